@@ -38,7 +38,7 @@ var floors = []struct {
 		"eval/sandbox eval distill convert prune"},
 	{"trust", "run/report falsify hub/hubtest hub s3/s3test s3 bench/randmodel bench/trial bench proofs selfcheck run/verify run/dispatch openai"},
 	{"door", "internal/cli cmd/apr bench/gputable bench/synth bench/interop bench/families bench/quantaware " +
-		"bench/students bench/ownrows bench/gosource"},
+		"bench/students bench/ownrows bench/align bench/gosource"},
 }
 
 // reserved are imports that only the packages named may have, in code that is not a test.
@@ -51,7 +51,8 @@ var reserved = []struct {
 		"shared libraries are opened in one place of a device"},
 	{"github.com/aws", "s3 s3/s3test", "one package speaks to buckets"},
 	{"C", "", "everything builds with CGO_ENABLED=0"},
-	{"apr/device/cpu", "device/cpu cmd/apr bench/interop bench/families model/modeltest", "models and training know device.Device, not devices"},
+	{"apr/device/cpu", "device/cpu cmd/apr bench/interop bench/families bench/align model/modeltest",
+		"models and training know device.Device, not devices"},
 	{"apr/device/cuda", "device/cuda cmd/apr", "models and training know device.Device, not devices"},
 	{"apr/device/vulkan", "cmd/apr", "models and training know device.Device, not devices"},
 	{"apr/device/vulkan/driver", "device/vulkan", "one package speaks to the driver"},
@@ -85,7 +86,7 @@ var reserved = []struct {
 // or told twice to stop, and corpus, whose Parquet parser is a child process of its own, as is what eval/sandbox confines.
 var exits = map[string]string{
 	"os.Exit": "internal/cli cmd/apr bench/gputable bench/synth bench/interop bench/families " +
-		"bench/quantaware bench/students bench/ownrows bench/gosource corpus eval/sandbox",
+		"bench/quantaware bench/students bench/ownrows bench/align bench/gosource corpus eval/sandbox",
 	"log.Fatal": "", "log.Fatalf": "", "log.Fatalln": "", "syscall.Exit": "",
 }
 

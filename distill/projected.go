@@ -31,6 +31,7 @@ type projected struct {
 	most  int // positions of a row of the teacher's
 	apart bool
 	fresh bool
+	text  bool // the text teaches where the teacher does not
 	dry   bool // on a device that computes nothing, or in a probe: no text is read
 }
 
@@ -38,7 +39,8 @@ type projected struct {
 func (p *projected) of(m *model.Model, info device.Info, temperature float64) teacher.Teacher {
 	return &teacher.Aligned{
 		Inner:  &teacher.Resident{Model: m, Group: teacher.GroupRows(info, p.most)},
-		Device: m.Device(), Pair: p.pair, Most: p.most, Temperature: temperature, Apart: p.apart, Fresh: p.fresh, Dry: p.dry,
+		Device: m.Device(), Pair: p.pair, Most: p.most, Temperature: temperature, Apart: p.apart, Fresh: p.fresh,
+		Text: p.text, Dry: p.dry,
 	}
 }
 
@@ -99,7 +101,7 @@ func (in *inputs) project(c Config, obs Observer) error {
 	in.tokenizer, in.vocab = mine, mine.RealIDs()
 	in.projected = &projected{
 		pair: pair, most: min(in.teacher.Config.MaxPositions, rowsOfTeacher*c.SeqLen), apart: c.DocumentMask,
-		fresh: !c.Packing,
+		fresh: !c.Packing, text: teacher.TextTeaches(c.Loss),
 	}
 	in.recordTokenizer(c)
 	b := pair.W.Encoding()
@@ -183,10 +185,15 @@ func (r *Run) recordProjection() error {
 	}
 	detail := map[string]any{
 		"sha256": p.pair.W.SHA256(), "audit": p.pair.W.Audit(), "teacher_positions": p.most, "sample": r.in.aligned,
+		"text_teaches": p.text,
+	}
+	elsewhere := "elsewhere the divergence is zero, and cross-entropy keeps its weight"
+	if p.text {
+		elsewhere = "elsewhere the text's next id has all of the probability"
 	}
 	return r.dir.Event("decision", ProjectionEvent, detail,
 		"the teacher has another tokenizer: it teaches where a token of both begins at one place and the next ids agree; "+
-			"elsewhere cross-entropy alone trains")
+			elsewhere)
 }
 
 // ProjectionEvent is the name of the event that records the matrix between two vocabularies.

@@ -80,13 +80,19 @@ func (p *Replay) StudentConfig() arch.Config { return p.run.in.mergedConfig() }
 // Vocab returns V, the number of ids in the loss.
 func (p *Replay) Vocab() int { return p.run.in.vocab }
 
-// Projection returns the tokenizers of a teacher and a student that differ, the most positions of a row of the
-// teacher's, and whether rows begin documents; nil: they are one.
-func (p *Replay) Projection() (pair *align.Pair, most int, fresh bool) {
+// Projection says how a teacher with another tokenizer than the student's teaches; see teacher.Aligned.
+type Projection struct {
+	Pair        *align.Pair
+	Most        int
+	Fresh, Text bool
+}
+
+// Projection returns how the teacher teaches if its tokenizer is not the student's; nil: it is.
+func (p *Replay) Projection() *Projection {
 	if q := p.run.in.projected; q != nil {
-		return q.pair, q.most, q.fresh
+		return &Projection{q.pair, q.most, q.fresh, q.text}
 	}
-	return nil, 0, false
+	return nil
 }
 
 // Schedule returns the learning rates of the run's steps.

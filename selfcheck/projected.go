@@ -4,15 +4,16 @@ import (
 	"math"
 
 	"apr/corpus"
+	"apr/distill"
 	"apr/internal/ref"
 	"apr/teacher"
-	"apr/tokenizer/align"
 )
 
 // Projected is teacher.Aligned in float64: the logits T·ln(Wᵀ·softmax(t/T)) at the positions that the teacher
-// teaches, and NaN at the others, where a step takes the student's own logits. most, fresh and temperature are those
-// of teacher.Aligned.
-func Projected(n *ref.Net, p *align.Pair, most int, fresh bool, temperature float64) Teaching {
+// teaches. At the others it is NaN, where a step takes the student's own logits, or, with Text, the next id of the text
+// alone.
+func Projected(n *ref.Net, how distill.Projection, temperature float64) Teaching {
+	p := how.Pair
 	starts, ids, weights := p.W.Columns()
 	w := ref.Of(1, len(weights), weights).V
 	return func(row corpus.Batch, _, documents []int) ref.Mat {
@@ -20,8 +21,17 @@ func Projected(n *ref.Net, p *align.Pair, most int, fresh bool, temperature floa
 		for i := range out.V {
 			out.V[i] = math.NaN()
 		}
+		for i := range out.Rows {
+			if !how.Text {
+				break
+			}
+			for s := range out.Cols {
+				out.Row(i)[s] = math.Inf(-1)
+			}
+			out.Row(i)[row.Targets[i]] = 0
+		}
 		var scratch []int32
-		r, _, err := teacher.AlignRow(p.NewAligner(), row, &scratch, fresh, most)
+		r, _, err := teacher.AlignRow(p.NewAligner(), row, &scratch, how.Fresh, how.Most)
 		if err != nil || len(r.IDs) == 0 {
 			return out // a row that cannot be aligned has no run to compare with
 		}

@@ -56,17 +56,22 @@ type Aligned struct {
 	Temperature float64
 	Apart       bool // attention and positions restart at each document
 	Fresh       bool // rows begin documents
-	Dry         bool // no text is read: every position teaches, in rows of Most positions
+	// Text lets the text teach where the teacher does not: the next id has all of the probability. Without it these rows
+	// of Logits stay as they are.
+	Text bool
+	Dry  bool // no text is read: every position teaches, in rows of Most positions
 
 	aligner *align.Aligner
 	batch   *model.Batch
 	w       device.Projection
 	next    corpus.Batch // of the teacher's ids
 	aligned bool
+	targets []int32 // of the kept positions of the student's batch
 	taught  []int32 // of the kept positions of the student's batch, those that the teacher's kept positions belong to
 	counts  AlignCounts
 	ids     []int32
 	rows    []int32
+	sure    []float32
 }
 
 // Align aligns the rows of b.
@@ -80,7 +85,7 @@ func (t *Aligned) Align(b corpus.Batch) error {
 	rows := make([][]int32, b.Rows)
 	starts := make([][]int32, b.Rows)
 	from := make([][]int32, b.Rows) // the teacher's positions that count
-	t.taught = t.taught[:0]
+	t.taught, t.targets = t.taught[:0], t.targets[:0]
 	kept, longest := int32(0), 1
 	for i := range b.Rows {
 		row, counts, err := AlignRow(t.aligner, b.Slice(i, i+1), &t.ids, t.Fresh, t.Most)
@@ -92,6 +97,7 @@ func (t *Aligned) Align(b corpus.Batch) error {
 			if m == 0 {
 				continue
 			}
+			t.targets = append(t.targets, b.Targets[i*b.SeqLen+p])
 			if p < len(row.From) && row.From[p] >= 0 {
 				from[i] = append(from[i], row.From[p])
 				t.taught = append(t.taught, kept)
@@ -181,7 +187,7 @@ func (t *Aligned) dry(b *model.Batch) {
 	for i := range rows {
 		rows[i], starts[i] = make([]int32, t.Most), make([]int32, t.Most)
 	}
-	t.taught = t.taught[:0]
+	t.taught, t.targets = t.taught[:0], make([]int32, b.N)
 	for i := range b.N {
 		row := i / t.Most
 		from[row] = append(from[row], int32(i%t.Most))
@@ -227,8 +233,33 @@ func (t *Aligned) prepare(s device.Stream, rows int) {
 	s.Upload(t.w.Weights, weights)
 }
 
-// Logits writes rows [lo,hi) that the teacher teaches, and leaves the others.
+// certain is how much larger the logit of the text's next id is than all others: e^−80 of all ids together is
+// nothing.
+const certain = -device.ProjectFloor
+
+// text gives all of the probability to the next id of the text, in rows [lo,hi). dst is written with the columns
+// between its rows, as one long column of which most is zero.
+func (t *Aligned) text(s device.Stream, lo, hi int, dst device.Tensor) {
+	where := s.Temp("logits.text", device.Logits, tensor.I32, dst.Rows, 1)
+	values := s.Temp("logits.certain", device.Logits, tensor.F32, dst.Rows, 1)
+	t.rows, t.sure = t.rows[:0], t.sure[:0]
+	for r, id := range t.targets[lo:hi] {
+		t.rows, t.sure = append(t.rows, int32(r*dst.Stride)+id), append(t.sure, float32(certain*t.Temperature))
+	}
+	s.UploadInts(where, t.rows)
+	s.Upload(values, t.sure)
+	flat := dst
+	flat.Rows, flat.Cols, flat.Stride = (dst.Rows-1)*dst.Stride+dst.Cols, 1, 1
+	s.Scatter(flat, values, where)
+	s.Release(values)
+	s.Release(where)
+}
+
+// Logits writes rows [lo,hi) that the teacher teaches, and leaves the others, or lets the text teach there.
 func (t *Aligned) Logits(s device.Stream, lo, hi int, dst device.Tensor) {
+	if t.Text {
+		t.text(s, lo, hi, dst)
+	}
 	first := sort.Search(len(t.taught), func(i int) bool { return int(t.taught[i]) >= lo })
 	last := sort.Search(len(t.taught), func(i int) bool { return int(t.taught[i]) >= hi })
 	n := last - first
@@ -272,6 +303,14 @@ func (t *Aligned) Free() {
 	t.batch = nil
 }
 
+// TextTeaches reports whether the text's next id stands for a teacher that does not teach a position: it has all of the
+// probability, so that the divergence is cross-entropy. That is so for forward KL at temperature 1 alone; other
+// divergences and temperatures would pull the student elsewhere than cross-entropy does.
+func TextTeaches(spec device.LossSpec) bool {
+	forward := spec.Divergence == device.ForwardKL || spec.Divergence == device.JSD && spec.Beta == 0
+	return forward && spec.Temperature == 1
+}
+
 // CheckAligned refuses a pair of tokenizers or a loss by which a teacher of another vocabulary cannot teach: kind Load
 // for a model with fewer rows than its tokenizer has ids, Usage for a loss in which positions that are not taught do
 // not learn, Unavailable for a divergence that a teacher's zero makes infinite.
@@ -289,7 +328,7 @@ func CheckAligned(p *align.Pair, teacherPath, studentPath string, teacherRows, s
 				WithID("E-VOCAB-002")
 		}
 	}
-	if spec.Alpha == 1 {
+	if spec.Alpha == 1 && !TextTeaches(spec) {
 		return fault.New(fault.Usage, "--align project with --alpha 1: positions that the teacher cannot teach would learn "+
 			"nothing").
 			WithHint("an --alpha below 1 trains them by cross-entropy").WithID("E-ALIGN-012")

@@ -19,15 +19,43 @@ import (
 
 // oracle is a teacher that knows what comes next: the logits of each of its positions are high for the next of its ids.
 type oracle struct {
+	t      *testing.T
+	device device.Device
 	ids    int
 	begun  int
 	next   []int32 // of the kept positions
-	batch  *corpus.Batch
 	closed int
 }
 
-func (o *oracle) Begin(device.Stream, *model.Batch) { o.begun++ }
-func (o *oracle) End(device.Stream)                 { o.closed++ }
+// Begin reads the ids that follow the kept positions, by a table in which each id and each position has its number.
+func (o *oracle) Begin(s device.Stream, b *model.Batch) {
+	o.begun++
+	n := max(o.ids, b.Tokens.Rows*b.Tokens.SeqLen)
+	numbers := make([]float32, n)
+	for i := range numbers {
+		numbers[i] = float32(i)
+	}
+	table := s.Temp("table", device.Activations, tensor.F32, n, 1)
+	s.Upload(table, numbers)
+	read := func(ids device.Tensor) []float32 {
+		x := s.Temp("numbers", device.Activations, tensor.F32, ids.Rows, 1)
+		defer s.Release(x)
+		s.Embed(x, o.device.Frozen(table), ids)
+		v := make([]float32, ids.Rows)
+		if err := s.Download(v, x); err != nil {
+			o.t.Fatal(err)
+		}
+		return v
+	}
+	tokens, o2 := read(b.Tokens.IDs), o.next[:0]
+	for _, at := range read(b.Keep) {
+		o2 = append(o2, int32(tokens[int(at)+1]))
+	}
+	o.next = o2
+	s.Release(table)
+}
+
+func (o *oracle) End(device.Stream) { o.closed++ }
 
 func (o *oracle) Logits(s device.Stream, lo, hi int, dst device.Tensor) {
 	v := make([]float32, (hi-lo)*o.ids)
@@ -60,7 +88,7 @@ func aligned(t *testing.T, student, big string) (*teacher.Aligned, *oracle, devi
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = d.Close() })
-	o := &oracle{ids: p.W.TeacherIDs}
+	o := &oracle{t: t, device: d, ids: p.W.TeacherIDs}
 	return &teacher.Aligned{Inner: o, Device: d, Pair: p, Most: 256, Temperature: 2}, o, d.NewStream()
 }
 
@@ -101,7 +129,6 @@ func TestAlignedTeachesTheNextID(t *testing.T) {
 		if err := a.Align(b); err != nil {
 			t.Fatal(err)
 		}
-		o.next = nextOf(t, a, b)
 		batch := model.NewBatch(a.Device, b.Rows, b.SeqLen)
 		batch.Load(s, b, b.Rows)
 		a.Begin(s, batch)
@@ -170,23 +197,46 @@ func kept(b corpus.Batch) (all []int32) {
 	return all
 }
 
-// nextOf returns what follows the teacher's kept positions in its own ids, by the alignment of each row.
-func nextOf(t *testing.T, a *teacher.Aligned, b corpus.Batch) (next []int32) {
-	t.Helper()
-	al, ids := a.Pair.NewAligner(), []int32(nil)
-	for i := range b.Rows {
-		one := b.Slice(i, i+1)
-		row, _, err := teacher.AlignRow(al, one, &ids, false, a.Most)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for p, from := range row.From {
-			if from >= 0 && one.Mask[p] != 0 {
-				next = append(next, row.IDs[from+1])
+// With Text every row has a distribution: the text's next id has all of it where the teacher does not teach.
+func TestAlignedText(t *testing.T) {
+	a, _, s := aligned(t, "gosrc", "gemma")
+	a.Text = true
+	b := rowsOf(t, a.Pair, 48, "func main() { fmt.Println(\"hello\") }\n", "x := 12345")
+	if err := a.Align(b); err != nil {
+		t.Fatal(err)
+	}
+	batch := model.NewBatch(a.Device, b.Rows, b.SeqLen)
+	batch.Load(s, b, b.Rows)
+	a.Begin(s, batch)
+	v, certain, targets := a.Pair.W.StudentIDs, 0, kept(b)
+	wide := s.Temp("dst", device.Logits, tensor.F32, batch.N, v+3)
+	dst := wide.ColRange(0, v)
+	a.Logits(s, 0, batch.N, dst)
+	got := make([]float32, batch.N*v)
+	if err := s.Download(got, dst); err != nil {
+		t.Fatal(err)
+	}
+	for r, want := range targets {
+		row, best, sum := got[r*v:(r+1)*v], 0, 0.0
+		for i, x := range row {
+			if x > row[best] {
+				best = i
 			}
 		}
+		for _, x := range row {
+			sum += math.Exp(float64(x-row[best]) / a.Temperature)
+		}
+		if int32(best) != want {
+			t.Errorf("row %d gives id %d, the text %d", r, best, want)
+		}
+		if sum < 1+1e-9 {
+			certain++
+		}
 	}
-	return next
+	if c := a.Counts(); certain < c.Targets-c.Taught {
+		t.Errorf("%d rows are the text's, %+v", certain, c)
+	}
+	a.End(s)
 }
 
 // A batch of which nothing teaches leaves the body alone.

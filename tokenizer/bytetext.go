@@ -19,6 +19,9 @@ func byteAlphabet() (text [256]string, back map[rune]byte) {
 	return text, back
 }
 
+// ByteLetters returns the byte-level alphabet: the character that stands for each byte in stored tokens.
+func ByteLetters() [256]string { return byteText }
+
 // fromByteText returns the bytes that byte-level text stands for. It is false for text with a character outside the
 // alphabet, which no merge can produce and which stands for itself.
 func fromByteText(s string) (string, bool) {

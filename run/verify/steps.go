@@ -90,8 +90,8 @@ func (v *verifier) teaching() (selfcheck.Teaching, error) {
 		if err != nil {
 			return nil, err
 		}
-		if p, most, fresh := v.replay.Projection(); p != nil {
-			return selfcheck.Projected(n, p, most, fresh, v.Config.Loss.Temperature), nil
+		if p := v.replay.Projection(); p != nil {
+			return selfcheck.Projected(n, *p, v.Config.Loss.Temperature), nil
 		}
 		all = append(all, selfcheck.TaughtBy(n, v.replay.Vocab()))
 	}

@@ -287,7 +287,7 @@ func TestPositions(t *testing.T) {
 	plain := small(t, nil, []string{"</s>"}, nil)
 	ab := small(t, []string{"a b"}, []string{"<end>", "<begin>", "<|user|>", "<|only|>"}, nil)
 	bc := small(t, []string{"b c"}, []string{"<e>", "<b>", "<|user|>"}, bos)
-	for _, c := range []struct {
+	cases := []struct {
 		student, teacher *tokenizer.Tokenizer
 		text, want       string
 	}{
@@ -305,7 +305,9 @@ func TestPositions(t *testing.T) {
 		// a marker of the same text is one; one without counterpart ends what teaches, up to the end of the document
 		{ab, bc, "c<|user|>d<end>", "<|user|>·c→<|user|> d·<|user|>→d <end>·d→<e>"},
 		{ab, bc, "c<|only|>d<end>dd<end>", "<|only|>· d· <end>· d·<b>→d d·d→d <end>·d→<e>"},
-	} {
+	}
+	contracttest.Cases(t, len(cases))
+	for _, c := range cases {
 		p := pair(t, c.student, c.teacher)
 		ids := encode(c.student, c.text)
 		row, err := p.NewAligner().Align(ids, true, 0)
@@ -389,6 +391,7 @@ func TestMatrix(t *testing.T) {
 		t.Error("the hash does not see a weight")
 	}
 	starts, ids, weights := w.Columns()
+	contracttest.Cases(t, len(ids))
 	for s := range w.StudentIDs {
 		for k := starts[s]; k < starts[s+1]; k++ {
 			if w.First(ids[k]) != int32(s) || weights[k] != w.weights[w.starts[ids[k]]] {

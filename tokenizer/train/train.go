@@ -128,14 +128,11 @@ func cut(s string) int {
 	return max(n, 1)
 }
 
-// ByteLevel learns a byte-level tokenizer of up to ids ids, end of text included, that cuts text as preType does
-// ("gpt-2", "qwen2", ...). alphabet is a tokenizer of that kind, of which the 256 bytes are taken.
-func ByteLevel(alphabet *tokenizer.Tokenizer, texts []string, ids int) (*tokenizer.Tokenizer, error) {
-	base := alphabet.Data()
-	d := tokenizer.Data{Model: base.Model, PreType: base.PreType, BOS: tokenizer.None, EOS: 256, Pad: tokenizer.None}
-	var letters [256]string
+// ByteLevel learns a byte-level tokenizer of up to ids ids, end of text included, that cuts text as GPT-2's does.
+func ByteLevel(texts []string, ids int) (*tokenizer.Tokenizer, error) {
+	d := tokenizer.Data{Model: "gpt2", PreType: "gpt-2", BOS: tokenizer.None, EOS: 256, Pad: tokenizer.None}
+	letters := tokenizer.ByteLetters()
 	for b := range 256 {
-		letters[b] = base.Vocabulary[alphabet.Encode(string([]byte{byte(b)}), tokenizer.PlainText)[0]]
 		d.Vocabulary, d.TokenType = append(d.Vocabulary, letters[b]), append(d.TokenType, int(tokenizer.Normal))
 	}
 	d.Vocabulary, d.TokenType = append(d.Vocabulary, "<|endoftext|>"), append(d.TokenType, int(tokenizer.Control))

@@ -20,13 +20,9 @@ func texts(t testing.TB) []string {
 
 // Both kinds learn what occurs often, keep every text, and are the same each time.
 func TestKinds(t *testing.T) {
-	gpt2, err := tokenizer.Load("../../testdata/tokenizers/gpt-2")
-	if err != nil {
-		t.Fatal(err)
-	}
 	all := texts(t)
 	for name, learn := range map[string]func() (*tokenizer.Tokenizer, error){
-		"byte-level": func() (*tokenizer.Tokenizer, error) { return ByteLevel(gpt2, all, 500) },
+		"byte-level": func() (*tokenizer.Tokenizer, error) { return ByteLevel(all, 500) },
 		"pieces":     func() (*tokenizer.Tokenizer, error) { return Pieces(all, 600) },
 	} {
 		tok, err := learn()
@@ -51,7 +47,7 @@ func TestKinds(t *testing.T) {
 		}
 		t.Logf("%s: %d ids", name, tok.RealIDs())
 	}
-	if _, err := ByteLevel(gpt2, all, 100); err == nil {
+	if _, err := ByteLevel(all, 100); err == nil {
 		t.Error("100 ids are enough for 256 bytes")
 	}
 	if _, err := Pieces(all, 200); err == nil {
