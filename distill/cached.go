@@ -1,6 +1,7 @@
 package distill
 
 import (
+	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -88,7 +89,7 @@ func (in *inputs) openTeacher(c Config) (err error) {
 
 // openHeadOf opens what there is of the teacher beside its rows, in a folder.
 func (in *inputs) openHeadOf(c Config, dir string) (err error) {
-	if in.teacher, err = openHead(dir); err != nil {
+	if in.teacher, in.taughtBy, err = openHead(dir); err != nil {
 		return err
 	}
 	if in.cache.Kind == cache.Hidden {
@@ -258,24 +259,69 @@ func (in *inputs) recordTeacherCache() {
 		Detail: fmt.Sprintf("%s, of %d rows, made on %s", detail, h.Rows, h.Device)}
 }
 
-// identifyCached refuses a student that has the weights of the teacher that the cache was made by.
-func (in *inputs) identifyCached(c Config) error {
-	sum, err := in.student.WeightsSHA256()
-	if err != nil || sum != in.cache.Teacher || c.AllowSameModel || c.Quantize != nil {
+// identifyCached refuses a student that is the teacher that the cache was made by: by all values where the teacher is
+// named beside its cache, else by the hash of its weights and by what the cache keeps of its values.
+func (in *inputs) identifyCached(ctx context.Context, c Config, obs Observer) error {
+	if c.Teacher != "" {
+		f, err := modelfile.Open(c.Teacher, c.AllowKeys...)
+		if err != nil {
+			return err
+		}
+		beside := &inputs{teacher: f, student: in.student}
+		c.FromCache = ""
+		err = errors.Join(beside.identify(ctx, c, obs), f.Close())
+		in.kin = beside.kin
 		return err
 	}
-	return fault.In(fault.Invalid, c.Student, "the student is the teacher that %s was made by: their weights have the SHA-256 %.12s…", in.cache.Dir, sum).
+	sum, err := in.student.WeightsSHA256()
+	if err != nil {
+		return err
+	}
+	sketch, ok, err := modelfile.ReadSketch(in.teacher)
+	if err != nil {
+		return err
+	}
+	k := modelfile.Kinship{Relation: modelfile.Different}
+	switch {
+	case ok:
+		if k, err = sketch.Kinship(ctx, in.taughtBy, in.student); err != nil {
+			return err
+		}
+	case sum != in.cache.Teacher:
+		obs.Message("%s was made before caches kept values of their teacher: whether the student is that teacher is "+
+			"known by "+
+			"the hash of its weights and the first step alone; naming TEACHER beside --cache compares all values", in.cache.Dir)
+	}
+	if sum == in.cache.Teacher {
+		k.Relation = modelfile.Same
+	}
+	in.keepKinship(c, k)
+	in.kin.Sketch = true
+	if k.Relation == modelfile.Different {
+		cosine, angles, err := sketch.Embedding(in.taughtBy, in.student)
+		in.kin.Embedding, in.kin.Angles = runlog.Number(cosine), runlog.Number(angles)
+		return err
+	}
+	if c.AllowSameModel || c.Quantize != nil {
+		return nil
+	}
+	how := fmt.Sprintf("their weights have the SHA-256 %.12s…", sum)
+	if sum != in.cache.Teacher {
+		how = fmt.Sprintf("the relative difference of %d values that the cache keeps of its teacher is at most %.1g",
+			k.Values, k.Difference)
+	}
+	return fault.In(fault.Invalid, c.Student, "the student is the teacher that %s was made by: %s", in.cache.Dir, how).
 		WithHint("nothing can be learned from it; --allow-same-model trains anyway and records it").WithID("E-DISTILL-003")
 }
 
-// openHead opens headFile: a model of no layers, whose head is its embedding.
-func openHead(dir string) (*modelfile.Files, error) {
-	f, err := modelfile.Open(filepath.Join(dir, headFile))
-	if err != nil {
-		return nil, err
+// openHead opens headFile: a model of no layers, whose head is its embedding. whole describes the teacher.
+func openHead(dir string) (f *modelfile.Files, whole arch.Config, err error) {
+	if f, err = modelfile.Open(filepath.Join(dir, headFile)); err != nil {
+		return nil, whole, err
 	}
+	whole = f.Config
 	f.Config.Layers, f.Config.PLE, f.Config.Tied = nil, arch.PLE{}, true
-	return f, nil
+	return f, whole, nil
 }
 
 // SealCache seals a cache whose shards are all there; missing names those that are not.
@@ -331,6 +377,11 @@ func writeHead(dir string, f *modelfile.Files, withHead bool, writer string) err
 		s.Name = to
 		tensors = append(tensors, s)
 	}
+	sketch, err := modelfile.NewSketch(f)
+	if err != nil {
+		return err
+	}
+	tensors = append(tensors, sketch.Sources()...)
 	tok, err := f.Tokenizer()
 	if err != nil && !modelfile.HasNoTokenizer(err) {
 		return err
@@ -347,7 +398,7 @@ func writeHead(dir string, f *modelfile.Files, withHead bool, writer string) err
 	return nil
 }
 
-// estimates reports whether the teacher only estimates a distribution, so that nothing can be seen in one step.
+// estimates reports whether the teacher only estimates a distribution.
 func (l *leg) estimates() bool {
 	_, ok := l.teacher.(teacher.Estimator)
 	return ok

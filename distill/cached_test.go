@@ -274,7 +274,7 @@ func TestHeadOfEveryFamily(t *testing.T) {
 			t.Errorf("%s: %v", path, err)
 			continue
 		}
-		head, err := openHead(dir)
+		head, _, err := openHead(dir)
 		if err != nil {
 			t.Errorf("%s: %v", path, err)
 			continue
@@ -318,7 +318,7 @@ func openedWithout(t *testing.T, f *modelfile.Files) error {
 	if err := writeHead(dir, f, false, "test"); err != nil {
 		return err
 	}
-	head, err := openHead(dir)
+	head, _, err := openHead(dir)
 	if err != nil {
 		return err
 	}

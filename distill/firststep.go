@@ -54,13 +54,27 @@ func (r *firstReading) take(sc device.Scalars) {
 	r.kl, r.entropy, r.top1, r.read = sc.D*sc.InvN, sc.Entropy*sc.InvN, float64(sc.Agree)*sc.InvN, true
 }
 
+// estimated takes the divergence that draws of a cache estimate, and the entropy that the cache has. A draw is an id of
+// the teacher's distribution, so that the id drawn most often is its first nearly always.
+func (r *firstReading) estimated(rec Record) {
+	r.entropy += r.kl - rec.MeanD
+	r.kl = rec.MeanD
+}
+
+// described is the teacher's description, also where it is read from a cache.
+func (in *inputs) described() arch.Config {
+	if in.cache != nil {
+		return in.taughtBy
+	}
+	return in.teacher.Config
+}
+
 // readFirst reads the first batch before a step is applied. For a student that was given it fits the temperature of the
 // student's logits. If the run descends another divergence than forward KL at temperature 1, it computes that one too,
 // which the step's record will not have. Each reading takes at most the time and the memory of a step, once.
 func (l *leg) readFirst(ctx context.Context, b corpus.Batch) (r firstReading, err error) {
 	spec := l.trainer.Loss.Spec
-	if l.trainer.Optimizer.Applied != 0 || l.teacher == nil || l.estimates() || l.partial() ||
-		b.TargetCount() == 0 {
+	if l.trainer.Optimizer.Applied != 0 || l.teacher == nil || l.partial() || b.TargetCount() == 0 {
 		return r, nil
 	}
 	if l.run.in.kin != nil {
@@ -68,7 +82,7 @@ func (l *leg) readFirst(ctx context.Context, b corpus.Batch) (r firstReading, er
 			return r, err
 		}
 	}
-	if spec.Divergence != device.ForwardKL || spec.Temperature != 1 {
+	if (spec.Divergence != device.ForwardKL || spec.Temperature != 1) && !l.estimates() { // draws are of one temperature
 		var sc device.Scalars
 		if sc, err = l.trainer.agreement(ctx, b); err == nil {
 			r.take(sc)
@@ -97,14 +111,19 @@ func (t *Trainer) agreement(ctx context.Context, b corpus.Batch) (device.Scalars
 // once, at whatever step: a run that goes on may have got another teacher.
 func (l *leg) checkFirst(k int, rec Record, first firstReading) error {
 	r := l.run
-	if l.teacher == nil || l.estimates() || l.partial() || rec.Refused() || r.in.kin != nil &&
+	if l.teacher == nil || l.partial() || rec.Refused() || r.in.kin != nil &&
 		r.in.kin.Relation != string(modelfile.Different) {
 		return nil
 	}
 	if !first.read {
 		first.take(rec.Scalars)
 	}
-	if math.Abs(first.kl) <= noDivergence && !l.equal {
+	if l.estimates() {
+		if rec.Soft || l.trainer.Loss.Spec.Temperature != 1 {
+			return nil // the divergence, or that at temperature 1, is not known
+		}
+		first.estimated(rec)
+	} else if math.Abs(first.kl) <= noDivergence && !l.equal {
 		l.equal = true
 		r.obs.Message("warning: the divergence of step %d is %.1e: before it the student gives the teacher's distribution; is it a copy of the teacher?", k, first.kl)
 		return r.dir.Event("warning", runlog.FirstStepEqual, map[string]any{"leg": l.name, "step": k, "kl": first.kl, "at_most": noDivergence},
@@ -150,7 +169,11 @@ func (in *inputs) agreeingPart() (part float64, why string) {
 	switch {
 	case in.kin != nil && float64(in.kin.Embedding) >= sameTable:
 		return agreeingTable, fmt.Sprintf(", and the rows of its embedding are the teacher's (mean cosine %.2f)", float64(in.kin.Embedding))
-	case sameFrame(in.teacher.Config, in.studentConfig):
+	case in.kin != nil && float64(in.kin.Angles) >= sameTable:
+		return agreeingTable, fmt.Sprintf(", and the rows of its embedding stand to each other as the teacher's do "+
+			"(correlation %.2f)",
+			float64(in.kin.Angles))
+	case sameFrame(in.described(), in.studentConfig):
 		return agreeingFrame, ""
 	}
 	return agreeing, ""

@@ -17,7 +17,7 @@ func (in *inputs) identify(ctx context.Context, c Config, obs Observer) error {
 		return nil
 	}
 	if in.cache != nil {
-		return in.identifyCached(c)
+		return in.identifyCached(ctx, c, obs)
 	}
 	k, how := modelfile.Kinship{Relation: modelfile.Same}, "both are the same file"
 	if !sameFile(c.Teacher, c.Student) {
@@ -32,22 +32,13 @@ func (in *inputs) identify(ctx context.Context, c Config, obs Observer) error {
 		}
 	}
 	related := k.Relation != modelfile.Different
-	in.kin = &runlog.Kinship{
-		Relation: string(k.Relation), Tensor: k.Tensor, Field: k.Field, Difference: runlog.Number(k.Difference), Rounding: k.Rounding,
-		Values: k.Values, Allowed: related && c.AllowSameModel && c.Quantize == nil, Text: k.String(),
-	}
-	if k.Alike != nil {
-		in.kin.Tensors, in.kin.Alike, in.kin.Others = k.Alike.Tensors, k.Alike.Alike, k.Alike.Others
-	}
-	if k.Close != nil {
-		in.kin.Close, in.kin.Within, in.kin.Farthest = true, runlog.Number(k.Close.Difference), k.Close.Tensor
-	}
+	in.keepKinship(c, k)
 	if !related {
-		cosine, err := modelfile.EmbeddingCosine(in.teacher, in.student)
+		cosine, angles, err := modelfile.EmbeddingLikeness(in.teacher, in.student)
 		if err != nil {
 			return err
 		}
-		in.kin.Embedding = runlog.Number(cosine)
+		in.kin.Embedding, in.kin.Angles = runlog.Number(cosine), runlog.Number(angles)
 	}
 	switch {
 	case !related || c.AllowSameModel || c.Quantize != nil: // in blocks it is another model
@@ -58,6 +49,23 @@ func (in *inputs) identify(ctx context.Context, c Config, obs Observer) error {
 	}
 	return fault.In(fault.Invalid, c.Student, "teacher and student are the same model: %s", how).
 		WithHint("nothing can be learned from it; --allow-same-model trains anyway and records it").WithID("E-DISTILL-003")
+}
+
+// keepKinship writes down how teacher and student are related.
+func (in *inputs) keepKinship(c Config, k modelfile.Kinship) {
+	related := k.Relation != modelfile.Different
+	in.kin = &runlog.Kinship{
+		Relation: string(k.Relation), Tensor: k.Tensor, Field: k.Field, Difference: runlog.Number(k.Difference),
+		Rounding: k.Rounding,
+		Values:   k.Values, Allowed: related && c.AllowSameModel && c.Quantize == nil, Text: k.String(),
+	}
+	if k.Alike != nil {
+		in.kin.Tensors, in.kin.Alike, in.kin.Others = k.Alike.Tensors, k.Alike.Alike, k.Alike.Others
+	}
+	in.kin.Moved = k.Moved
+	if k.Close != nil {
+		in.kin.Close, in.kin.Within, in.kin.Farthest = true, runlog.Number(k.Close.Difference), k.Close.Tensor
+	}
 }
 
 // sameFile reports whether two paths are one file or folder.
@@ -78,6 +86,11 @@ func (r *Run) recordIdentity() error {
 	}
 	if k.Alike > 0 {
 		r.obs.Message("warning: %d of %d tensors of the student are those of the teacher; is it an edited copy? %s", k.Alike, k.Tensors, k.Text)
+		return r.dir.Event("warning", runlog.MostlyAlike, k, k.Text)
+	}
+	if k.Moved > 0 {
+		r.obs.Message("warning: %d layers of the student are those of the teacher in another place; is it an edited "+
+			"copy? %s", k.Moved, k.Text)
 		return r.dir.Event("warning", runlog.MostlyAlike, k, k.Text)
 	}
 	if k.Close {

@@ -186,8 +186,9 @@ func TestFirstStepOfCodes(t *testing.T) {
 	for name, begin := range map[string]func(*Config){
 		"trained": from(filepath.Join(trained.Output, "student")), "new": func(c *Config) { from("")(c); ofFrame(c) }, "table": from(strangerWithTable(t)),
 		// What was made from the teacher and has more to learn than a copy in codes.
-		"noise": from(changedCopy(t, tensor.F32, noisy(0.36))), "noise, turned": from(changedCopy(t, tensor.F32, both(noisy(0.3), turned))),
-		"noise, turned, a layer more": from(withLayer(t, both(noisy(0.3), turned))),
+		"noise": from(changedCopy(t, tensor.F32, noisy(0.36))), "noise, turned": from(changedCopy(t, tensor.F32,
+			both(noisy(0.36), turned))),
+		"noise, turned, a layer more": from(withLayer(t, both(noisy(0.36), turned))),
 		// Any new student is near a teacher that was never trained.
 		"beside an untrained teacher": func(c *Config) { from(untrained(t, 1))(c); c.Teacher = untrained(t, 2) },
 	} {
@@ -197,7 +198,7 @@ func TestFirstStepOfCodes(t *testing.T) {
 		}
 	}
 	hot := device.LossSpec{Alpha: 0.5, Temperature: 8} // at which nearly every student agrees
-	if r := run(from(changedCopy(t, tensor.F32, both(noisy(0.3), turned))), hot); r.event(runlog.FirstStepAgrees) {
+	if r := run(from(changedCopy(t, tensor.F32, both(noisy(0.36), turned))), hot); r.event(runlog.FirstStepAgrees) {
 		t.Errorf("noise, at temperature 8: messages %q", r.said)
 	}
 }

@@ -30,7 +30,8 @@ type inputs struct {
 	teacher, student *modelfile.Files   // student nil: a new one
 	more             []*modelfile.Files // teachers beside the first
 	// that is read instead of the teacher, of which there is the head alone; nil: the teacher is computed
-	cache *said
+	cache    *said
+	taughtBy arch.Config // of the teacher that cache was made by
 	// rows that the teacher says once and the run reads in later epochs; nil: the teacher says them in every epoch
 	made          *said
 	studentConfig arch.Config

@@ -5,38 +5,84 @@ import "math"
 // embeddingRows is how many rows of two embeddings are compared.
 const embeddingRows = 256
 
-// EmbeddingCosine returns the mean over rows of x·y/(‖x‖·‖y‖), x and y the embeddings of one id in a and b, of ids spread over the
-// vocabulary that both have; rows of zeros do not count. It is 0 where hidden sizes differ. Other orders, widths, scales and
-// codes of what is inside a layer leave these rows as they are; those of models that were trained from other numbers measure 0.
-func EmbeddingCosine(a, b *Files) (float64, error) {
-	const name = "model.embed_tokens.weight"
-	if a.Config.Hidden != b.Config.Hidden {
-		return 0, nil
-	}
-	rows := min(a.Config.Vocab, b.Config.Vocab)
-	x, y, err := readers(a, b, tensorPair{name, name, name, []int{rows, a.Config.Hidden}})
+const embeddingName = "model.embed_tokens.weight"
+
+// EmbeddingRows returns n rows of a model's embedding, of ids spread over the first ids of its vocabulary, as float32.
+func EmbeddingRows(f *Files, n, ids int) (rows [][]float32, err error) {
+	r, err := f.stretches(embeddingName)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
+	n = min(n, ids)
+	for i := range n {
+		at := i * ids / n
+		s, err := r.read(at, at+1)
+		if err != nil {
+			return nil, err
+		}
+		rows = append(rows, s.values)
+	}
+	return rows, nil
+}
+
+// EmbeddingLikeness compares the embeddings of two models of equal hidden size by rows of ids that both have. 0 and 0
+// where hidden sizes differ.
+func EmbeddingLikeness(a, b *Files) (cosine, angles float64, err error) {
+	if a.Config.Hidden != b.Config.Hidden {
+		return 0, 0, nil
+	}
+	ids := min(a.Config.Vocab, b.Config.Vocab)
+	x, err := EmbeddingRows(a, embeddingRows, ids)
+	if err != nil {
+		return 0, 0, err
+	}
+	y, err := EmbeddingRows(b, embeddingRows, ids)
+	if err != nil {
+		return 0, 0, err
+	}
+	return MeanCosine(x, y), SameAngles(x, y), nil
+}
+
+// MeanCosine returns the mean over rows of x·y/(‖x‖·‖y‖), x and y the embeddings of one id in two models;
+// rows of zeros do not count. Other orders, widths, scales and codes of what is inside a layer leave these rows as they
+// are; those of models that were trained from other numbers measure 0.
+func MeanCosine(a, b [][]float32) float64 {
 	sum, counted := 0.0, 0
-	for i, n := 0, min(rows, embeddingRows); i < n; i++ {
-		at := i * rows / n
-		s, err := x.read(at, at+1)
-		if err != nil {
-			return 0, err
-		}
-		t, err := y.read(at, at+1)
-		if err != nil {
-			return 0, err
-		}
-		var dot, ss, tt float64
-		for c, v := range s.values {
-			w := float64(t.values[c])
-			dot, ss, tt = dot+float64(v)*w, ss+float64(v)*float64(v), tt+w*w
-		}
-		if norm := math.Sqrt(ss) * math.Sqrt(tt); norm != 0 {
-			sum, counted = sum+dot/norm, counted+1
+	for i := range min(len(a), len(b)) {
+		if c, ok := cosineOf(a[i], b[i]); ok {
+			sum, counted = sum+c, counted+1
 		}
 	}
-	return sum / float64(max(counted, 1)), nil
+	return sum / float64(max(counted, 1))
+}
+
+// SameAngles returns the correlation of cos(xᵢ,xⱼ) with cos(yᵢ,yⱼ) over all i < j, x and y the rows of two
+// embeddings. An order or a rotation of the hidden columns, which changes every row, changes no angle between rows.
+func SameAngles(a, b [][]float32) float64 {
+	var n, sx, sy, xx, yy, xy float64
+	for i := range min(len(a), len(b)) {
+		for j := range i {
+			x, ok := cosineOf(a[i], a[j])
+			y, too := cosineOf(b[i], b[j])
+			if ok && too {
+				n, sx, sy, xx, yy, xy = n+1, sx+x, sy+y, xx+x*x, yy+y*y, xy+x*y
+			}
+		}
+	}
+	spread := math.Sqrt(n*xx-sx*sx) * math.Sqrt(n*yy-sy*sy)
+	if !(spread > 0) {
+		return 0
+	}
+	return (n*xy - sx*sy) / spread
+}
+
+// cosineOf returns x·y/(‖x‖·‖y‖); false: one of them is zero.
+func cosineOf(x, y []float32) (float64, bool) {
+	var dot, xx, yy float64
+	for c, v := range x {
+		w := float64(y[c])
+		dot, xx, yy = dot+float64(v)*w, xx+float64(v)*float64(v), yy+w*w
+	}
+	norm := math.Sqrt(xx) * math.Sqrt(yy)
+	return dot / norm, norm != 0
 }

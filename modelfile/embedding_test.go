@@ -23,8 +23,10 @@ func TestEmbeddingCosine(t *testing.T) {
 		"turned": {turned, -0.1, 0.1}, "narrower": {&narrow, 0, 0},
 	} {
 		contracttest.Cases(t, 1)
-		if c, err := modelfile.EmbeddingCosine(hf, tt.b); err != nil || !(c >= tt.low && c <= tt.high) {
+		if c, angles, err := modelfile.EmbeddingLikeness(hf, tt.b); err != nil || !(c >= tt.low && c <= tt.high) {
 			t.Errorf("%s: %g, %v", name, c, err)
+		} else if alike := name != "narrower" && name != "turned"; alike != (angles >= 0.9) {
+			t.Errorf("%s: angles %g", name, angles)
 		}
 	}
 }

@@ -43,6 +43,8 @@ type Kinship struct {
 	Alike *Likeness
 	// Close is what the sample says of the distance of different models; nil: they are not close, or shapes differ.
 	Close *Closeness
+	// Moved is how many layers are those of the other model in another place; 0: fewer than half, or shapes differ.
+	Moved int
 
 	pending *finding // of values that are those of the other model narrowed, where errors are not spread
 	reach   int      // errors near half a step among such values
@@ -59,6 +61,9 @@ func (k Kinship) String() string {
 	}
 	if k.Close != nil {
 		text += "; " + k.Close.String()
+	}
+	if k.Moved > 0 {
+		text += fmt.Sprintf("; %d layers are those of the other model in another place", k.Moved)
 	}
 	return text
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"apr/arch"
 )
 
 // Likeness says how many tensors of two different models of equal shapes are alike: equal, or rounded to other types. It is
@@ -41,9 +43,10 @@ func (c *Closeness) String() string {
 	return fmt.Sprintf("close: by a sample, no matrix differs from the other model's by more than %.2g (relative, %s)", c.Difference, c.Tensor)
 }
 
-// closeLimit is the largest relative difference of the matrices of close models. Codes of 4 bits cost 0.08 to 0.15, fine-tuning
-// 0.0004 to 0.05; independent numbers of equal norm differ by √2.
-const closeLimit = 0.5
+// closeLimit is the largest relative difference of the matrices of close models. Codes of 4 bits cost 0.08 to 0.15, of
+// 3 and 2 bits up to 0.4 and 0.8, noise twice as large as the values 0.89, fine-tuning 0.0004 to 0.05; independent
+// numbers differ by 1 and more, those of equal norm by √2, with an error of a hundredth in a sample.
+const closeLimit = 0.9
 
 // lookAgain judges a sample of each tensor of models that are different. It keeps how many tensors are alike, if at least half
 // are, and how close matrices are, if all are close. It stops when neither can be any longer: models that have nothing to do
@@ -71,7 +74,8 @@ func (k *Kinship) lookAgain(ctx context.Context, a, b *Files, pairs []tensorPair
 			c.Difference, c.Tensor = s.difference, p.name
 		}
 		if c == nil && 2*len(l.Others) > l.Tensors {
-			return nil
+			k.Moved, err = movedLayers(ctx, a, b)
+			return err
 		}
 	}
 	k.Close = c
@@ -79,6 +83,67 @@ func (k *Kinship) lookAgain(ctx context.Context, a, b *Files, pairs []tensorPair
 		k.Alike = l
 	}
 	return nil
+}
+
+// movedLayers returns how many layers of b are those of a in another place: their first matrix is close to that of
+// another layer and to none at its own. It is 0 unless half of the layers are.
+func movedLayers(ctx context.Context, a, b *Files) (int, error) {
+	x, err := firstMatrices(ctx, a)
+	if err != nil {
+		return 0, err
+	}
+	y, err := firstMatrices(ctx, b)
+	if err != nil || len(x) != len(y) {
+		return 0, err
+	}
+	moved := 0
+	for i := range y {
+		at := slices.IndexFunc(x, func(values []float32) bool { return nearTo(values, y[i]) })
+		if at >= 0 && !nearTo(x[i], y[i]) {
+			moved++
+		}
+	}
+	if 2*moved < len(y) {
+		return 0, nil
+	}
+	return moved, nil
+}
+
+// firstMatrices returns a sample of the first matrix of each layer.
+func firstMatrices(ctx context.Context, f *Files) (all [][]float32, err error) {
+	layer := -1
+	for _, s := range arch.Slots(f.Config) {
+		if s.Layer <= layer || s.Layer < 0 || len(s.Shape) < 2 || s.Role == arch.Norm {
+			continue
+		}
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		layer = s.Layer
+		r, err := f.stretches(s.Name)
+		if err != nil {
+			return nil, err
+		}
+		sample, err := r.read(0, min(r.t.Rows(), max(1, 4*fewErrors/max(1, r.t.Cols()))))
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, sample.values)
+	}
+	return all, nil
+}
+
+// nearTo reports whether two samples are of close matrices.
+func nearTo(x, y []float32) bool {
+	if len(x) != len(y) {
+		return false
+	}
+	t := &tally{n: len(x)}
+	for i, v := range x {
+		d := float64(v) - float64(y[i])
+		t.dd, t.aa, t.bb = t.dd+d*d, t.aa+float64(v)*float64(v), t.bb+float64(y[i])*float64(y[i])
+	}
+	return t.difference() <= closeLimit
 }
 
 // sample is what a few rows of a pair of tensors say.

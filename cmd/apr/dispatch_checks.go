@@ -281,7 +281,7 @@ func (i *inspection) checkIdentity(ctx context.Context) (verdict, error) {
 		return ok("%s; the student is a new one", hashes)
 	case kin.Allowed:
 		return other("warning", "%s; %s: allowed by %s", hashes, kin.Text, i.e.Settings.Origin("allow-same-model"))
-	case kin.Alike > 0 || kin.Close:
+	case kin.Alike > 0 || kin.Close || kin.Moved > 0:
 		return other("warning", "%s; %s", hashes, kin.Text)
 	}
 	return ok("%s; %s", hashes, kin.Text)

@@ -47,5 +47,12 @@ func copies(r *records) (out []Finding) {
 			Cause: "teacher and student are different models by little: " + k.Text, Evidence: r.find(r.run.Settings, `"tensors_alike"`),
 			at: r.run.Manifest.Started, Advice: "make sure that the student is no edited copy of the teacher"})
 	}
+	if k := r.run.InForce.Kinship; k != nil && k.Relation == "different" && k.Moved > 0 {
+		out = append(out, Finding{ID: "alike", Symptom: fmt.Sprintf("%d layers of the student are those of the teacher",
+			k.Moved),
+			Cause: "the student has the teacher's layers in another order: " + k.Text, Evidence: r.find(r.run.Settings,
+				`"layers_moved"`),
+			at: r.run.Manifest.Started, Advice: "make sure that the student is no edited copy of the teacher"})
+	}
 	return out
 }
