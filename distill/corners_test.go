@@ -14,8 +14,8 @@ import (
 	"apr/tensor"
 )
 
-// fewBits rounds matrices to the even steps of so many levels on each side of 0, one scale for a row, which is where its
-// squares are least of a few.
+// fewBits rounds matrices to the even steps of so many levels on each side of 0, one scale for a row, which is where
+// its squares are least of a few.
 func fewBits(levels float64) func(name string, cols int, v []float32) {
 	return func(name string, cols int, v []float32) {
 		if cols == len(v) || !strings.HasSuffix(name, "proj.weight") {
@@ -51,7 +51,8 @@ func reversedLayers(t *testing.T) string {
 		if _, err := fmt.Sscanf(name, "model.layers.%d.", &at); err != nil {
 			return v
 		}
-		other, err := f.ReadFloat32(strings.Replace(name, fmt.Sprintf("layers.%d.", at), fmt.Sprintf("layers.%d.", last-at), 1))
+		other, err := f.ReadFloat32(strings.Replace(name, fmt.Sprintf("layers.%d.", at), fmt.Sprintf("layers.%d.", last-at),
+			1))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -59,8 +60,8 @@ func reversedLayers(t *testing.T) string {
 	})
 }
 
-// foldedAndTurned folds AWQ's scales into the norms before q, k, v and the MLP, rounds to codes of 4 bits, and turns the
-// hidden columns.
+// foldedAndTurned folds AWQ's scales into the norms before q, k, v and the MLP, rounds to codes of 4 bits, and turns
+// the hidden columns.
 func foldedAndTurned(name string, cols int, v []float32) {
 	scale := func(column int) float32 {
 		return float32(math.Exp(0.6 * 1.7 * math.Sin(float64(7*column*column+column))))
@@ -69,7 +70,8 @@ func foldedAndTurned(name string, cols int, v []float32) {
 		switch {
 		case strings.HasSuffix(name, "layernorm.weight"):
 			v[i] /= scale(i)
-		case strings.HasSuffix(name, "q_proj.weight"), strings.HasSuffix(name, "k_proj.weight"), strings.HasSuffix(name, "v_proj.weight"),
+		case strings.HasSuffix(name, "q_proj.weight"), strings.HasSuffix(name, "k_proj.weight"), strings.HasSuffix(name,
+			"v_proj.weight"),
 			strings.HasSuffix(name, "gate_proj.weight"), strings.HasSuffix(name, "up_proj.weight"):
 			v[i] *= scale(i % cols)
 		}
@@ -78,8 +80,8 @@ func foldedAndTurned(name string, cols int, v []float32) {
 	turned(name, cols, v)
 }
 
-// Copies that were changed far are told, by their values or by their first step; what was made of a teacher to be taught, and
-// what was trained from other numbers, trains.
+// Copies that were changed far are told, by their values or by their first step; what was made of a teacher to be
+// taught, and what was trained from other numbers, trains.
 func TestFarCopiesAreTold(t *testing.T) {
 	for name, tt := range map[string]struct{ student, event string }{
 		"codes of 2 bits":                    {changedCopy(t, tensor.F32, fewBits(1)), runlog.CloseToTeacher},
@@ -94,7 +96,8 @@ func TestFarCopiesAreTold(t *testing.T) {
 		contracttest.Cases(t, 1)
 		r := oneStep(t, func(c *Config) { from(tt.student)(c); c.BatchSize, c.SeqLen = 4, 64 })
 		k := r.manifest.Kinship
-		t.Logf("%s: within %.3g, cosine %.3g, angles %.3g: %s", name, float64(k.Within), float64(k.Embedding), float64(k.Angles), r.said)
+		t.Logf("%s: within %.3g, cosine %.3g, angles %.3g: %s", name, float64(k.Within), float64(k.Embedding),
+			float64(k.Angles), r.said)
 		if !r.event(tt.event) {
 			t.Errorf("%s: no event %q: %s", name, tt.event, r.said)
 		}
@@ -103,12 +106,14 @@ func TestFarCopiesAreTold(t *testing.T) {
 	ofFrame(&trained)
 	trained.Steps, trained.BatchSize, trained.LR, trained.CheckpointEvery = 60, 4, 3e-3, 60
 	mustRun(t, trained, 0)
-	for name, student := range map[string]string{"trained": filepath.Join(trained.Output, "student"), "a stranger's layers with the teacher's table": strangerWithTable(t)} {
+	for name, student := range map[string]string{"trained": filepath.Join(trained.Output, "student"),
+		"a stranger's layers with the teacher's table": strangerWithTable(t)} {
 		contracttest.Cases(t, 1)
 		r := oneStep(t, func(c *Config) { from(student)(c); c.BatchSize, c.SeqLen = 4, 64 })
 		k := r.manifest.Kinship
 		t.Logf("%s: cosine %.3g, angles %.3g: %s", name, float64(k.Embedding), float64(k.Angles), r.said)
-		for _, event := range []string{runlog.CloseToTeacher, runlog.MostlyAlike, runlog.FirstStepAgrees, runlog.FirstStepEqual} {
+		for _, event := range []string{runlog.CloseToTeacher, runlog.MostlyAlike, runlog.FirstStepAgrees,
+			runlog.FirstStepEqual} {
 			if r.event(event) {
 				t.Errorf("%s: event %q: %s", name, event, r.said)
 			}

@@ -16,9 +16,9 @@ import (
 	"apr/tensor"
 )
 
-// A student that is the teacher of a cache is refused without the teacher's file, whatever type its values have; one in codes
-// of 4 bits, or in another order, is told, by what the cache keeps of its teacher and by the first step, from hidden states
-// and from draws. A student that was trained from other numbers is not.
+// A student that is the teacher of a cache is refused without the teacher's file, whatever type its values have; one in
+// codes of 4 bits, or in another order, is told, by what the cache keeps of its teacher and by the first step, from
+// hidden states and from draws. A student that was trained from other numbers is not.
 func TestTeacherOfACacheIsKnown(t *testing.T) {
 	c := tinyConfig(t)
 	c.Steps, c.BatchSize, c.SeqLen = 1, 4, 64
@@ -39,10 +39,11 @@ func TestTeacherOfACacheIsKnown(t *testing.T) {
 			refused bool
 			events  []string
 		}{
-			"itself":         {student: "../testdata/models/gosrc", refused: true},
-			"in f32":         {student: changedCopy(t, tensor.F32, same), refused: true},
-			"in f16":         {student: changedCopy(t, tensor.F16, same), refused: true},
-			"codes":          {"../testdata/models/gosrc-q4_k_m.gguf", false, []string{runlog.CloseToTeacher, runlog.FirstStepAgrees}},
+			"itself": {student: "../testdata/models/gosrc", refused: true},
+			"in f32": {student: changedCopy(t, tensor.F32, same), refused: true},
+			"in f16": {student: changedCopy(t, tensor.F16, same), refused: true},
+			"codes": {"../testdata/models/gosrc-q4_k_m.gguf", false, []string{runlog.CloseToTeacher,
+				runlog.FirstStepAgrees}},
 			"turned, in F32": {changedCopy(t, tensor.F32, turned), false, []string{runlog.FirstStepAgrees}},
 			"louder, turned": {louder(t, turned, 40), false, []string{runlog.FirstStepAgrees}},
 			"trained":        {filepath.Join(trained.Output, "student"), false, nil},
@@ -79,7 +80,8 @@ func TestTeacherOfACacheIsKnown(t *testing.T) {
 					t.Errorf("%s, %s: no event %q: %s", kind, name, event, all.said)
 				}
 			}
-			if tt.events == nil && name == "trained" && (strings.Contains(all.said, "is it a copy") || all.event(runlog.CloseToTeacher)) {
+			if tt.events == nil && name == "trained" && (strings.Contains(all.said, "is it a copy") ||
+				all.event(runlog.CloseToTeacher)) {
 				t.Errorf("%s, %s: %s", kind, name, all.said)
 			}
 		}
@@ -135,7 +137,8 @@ func TestCacheWithoutASketch(t *testing.T) {
 			continue
 		}
 		said := strings.Join(q.messages, "\n")
-		if err != nil || !strings.Contains(said, "naming TEACHER beside --cache compares all values") || !strings.Contains(said, "is it a copy of the teacher?") {
+		if err != nil || !strings.Contains(said, "naming TEACHER beside --cache compares all values") ||
+			!strings.Contains(said, "is it a copy of the teacher?") {
 			t.Errorf("%v: %s", err, said)
 		}
 	}

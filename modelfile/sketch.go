@@ -133,7 +133,8 @@ func (s Sketch) Kinship(ctx context.Context, c arch.Config, b *Files) (Kinship, 
 			return k, err
 		}
 		if len(values) > len(rest) {
-			return k, fault.New(fault.Load, "the sketch has %d values, fewer than its model's tensors", len(s.Values)).WithID("E-MODEL-002")
+			return k, fault.New(fault.Load, "the sketch has %d values, fewer than its model's tensors",
+				len(s.Values)).WithID("E-MODEL-002")
 		}
 		t := &tally{n: len(values)}
 		for i, x := range values {
@@ -168,7 +169,8 @@ func (s Sketch) Kinship(ctx context.Context, c arch.Config, b *Files) (Kinship, 
 	return k, nil
 }
 
-// Embedding is EmbeddingLikeness of the model of description c that s was made of; 0 and 0 too where b lacks some of its ids.
+// Embedding is EmbeddingLikeness of the model of description c that s was made of; 0 and 0 too where b lacks some of
+// its ids.
 func (s Sketch) Embedding(c arch.Config, b *Files) (cosine, angles float64, err error) {
 	if c.Hidden != b.Config.Hidden || b.Config.Vocab < c.Vocab {
 		return 0, 0, nil
