@@ -14,7 +14,7 @@ type Kinship struct {
 	Close      bool     `json:"close,omitempty"`            // different, but each matrix is near the other model's, by a sample of each
 	Within     Number   `json:"close_within,omitempty"`     // the largest relative difference of a matrix of close models
 	Farthest   string   `json:"close_farthest,omitempty"`   // that matrix
-	Moved      int      `json:"layers_moved,omitempty"`     // layers of different models that are the teacher's in another place
+	Moved      int      `json:"layers_moved,omitempty"`     // layers that are the teacher's, elsewhere
 	Embedding  Number   `json:"embedding_cosine,omitempty"` // mean of a sample of rows, of different models of equal hidden size
 	Angles     Number   `json:"embedding_angles,omitempty"` // correlation of the cosines between these rows
 	Sketch     bool     `json:"sketch,omitempty"`           // by what a cache keeps of its teacher
