@@ -1,7 +1,9 @@
 package generate
 
 import (
+	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"apr/device"
@@ -19,6 +21,9 @@ type DryRun struct {
 	Form      device.Form
 	Prompt    int // tokens
 	Options   Options
+
+	Draft       *model.Outline // proposes DraftTokens at a time; nil: there is none
+	DraftTokens int
 }
 
 // Record runs the generation of two tokens dry, with room for all of them: no later one needs more.
@@ -32,6 +37,9 @@ func (d DryRun) Record() (*dry.Record, error) {
 	if err := d.Options.check(m, prompt); err != nil {
 		return nil, err
 	}
+	if d.Draft != nil {
+		return d.drafted(dev, m, prompt)
+	}
 	g := newGenerator(m, dev.NewStream(), len(prompt)+d.Options.MaxTokens, d.Options)
 	for lo := 0; lo < len(prompt); lo += promptChunk {
 		g.extend(prompt[lo:min(lo+promptChunk, len(prompt))])
@@ -42,6 +50,26 @@ func (d DryRun) Record() (*dry.Record, error) {
 		g.recompute(len(prompt))
 	}
 	_, _ = g.next(false)
+	return dev.Record(), nil
+}
+
+// drafted runs a round of a text with a draft dry.
+func (d DryRun) drafted(dev *dry.Device, m *model.Model, prompt []int32) (*dry.Record, error) {
+	small, err := d.Draft.LoadFrozen(dev, d.Component, d.Form)
+	if err != nil {
+		return nil, err
+	}
+	ctx, k, s := context.Background(), d.DraftTokens, dev.NewStream()
+	capacity := len(prompt) + d.Options.MaxTokens + k
+	g := &speculation{o: d.Options, s: s, target: newReader(m, capacity, k+1), small: newReader(small, capacity, 1)}
+	ids := append(slices.Clone(prompt), make([]int32, k+1)...)
+	for _, r := range []*reader{g.target, g.small} {
+		_, _ = g.read(ctx, r, prompt, 1) // fails, as a dry device has no values
+		_, _ = s.Wait(ctx)
+	}
+	_, _ = g.read(ctx, g.small, ids[:len(prompt)+1], 1)
+	_, _ = s.Wait(ctx)
+	_, _ = g.read(ctx, g.target, ids, k+1)
 	return dev.Record(), nil
 }
 

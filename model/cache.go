@@ -174,7 +174,9 @@ func (c *Cache) piece(n int) int {
 }
 
 // Extend runs the body over n further positions of the cached sequence (ids I32 [n,1]) and writes the final hidden
-// state of the last one to dst [1, h]. It is the forward of Hidden with keys and values kept. Where the sequence becomes so
+// states of the last ones to dst [r, h]: of the last position, or of r ≤ n of a model whose positions go through the
+// layers at one time (see Rewinds). It is the forward of Hidden with keys and values kept. Where the sequence becomes
+// so
 // long that its rotary embeddings have other frequencies, all positions are computed again.
 // More positions than fit are a broken precondition.
 func (m *Model) Extend(s device.Stream, dst device.Tensor, c *Cache, ids device.Tensor) {
@@ -221,7 +223,7 @@ func (m *Model) extend(s device.Stream, dst device.Tensor, c *Cache, ids device.
 				v = p.layer(&m.layers[i], p.reused(&m.layers[i]), v, false)
 			}
 			if last {
-				p.last(dst, device.Tensor{}, x.RowRange(n-1, n), v.row(n-1))
+				p.last(dst, device.Tensor{}, x.RowRange(n-dst.Rows, n), v.latest(dst.Rows))
 			}
 		})
 	}
@@ -263,11 +265,28 @@ func (m *Model) arrange(s device.Stream, n int) {
 	}
 }
 
-// row returns one row of v.
-func (v stream) row(i int) stream {
-	v.x = v.x.RowRange(i, i+1)
+// latest returns the last n rows of v.
+func (v stream) latest(n int) stream {
+	v.x = v.x.RowRange(v.x.Rows-n, v.x.Rows)
 	if !v.delta.IsZero() {
-		v.delta = v.delta.RowRange(i, i+1)
+		v.delta = v.delta.RowRange(v.delta.Rows-n, v.delta.Rows)
 	}
 	return v
+}
+
+// Rewinds says why a cache of so many positions cannot forget any number of its latest ones; empty: it can.
+func (m *Model) Rewinds(capacity int) string {
+	for i := range m.layers {
+		b := &m.layers[i]
+		switch {
+		case b.Linear():
+			return "layers with a state instead of keys"
+		case b.Attn.Window > 0 && b.Attn.Window-1+slack < capacity:
+			return "attention in a window"
+		}
+	}
+	if m.Recomputes(0, capacity) > 0 {
+		return "rotary frequencies that depend on the length"
+	}
+	return ""
 }

@@ -28,7 +28,7 @@ func (o *distillOptions) policyTable() []cli.Option {
 		{Name: "on-policy-estimator", Value: cli.Enum(&p.Estimator, "full", "full", "sampled"),
 			Help: "divergence at each position: over the full vocabulary, or by the sampled token alone (reverse-kl only)"},
 		{Name: "on-policy-lag", Value: cli.Int(&p.Lag, 0).In(0, 1),
-			Help: "steps by which the student that writes is older than the one that learns: 0 [1 is not built yet]"},
+			Help: "steps by which the student that writes is older than the one that learns; so far 0 alone"},
 	}
 }
 

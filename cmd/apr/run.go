@@ -24,6 +24,7 @@ type runOptions struct {
 	seed                                                        int64
 	context, slots                                              int
 	gen                                                         generate.Options
+	draft                                                       draftOptions
 
 	talks bool // a person types the prompts
 }
@@ -49,7 +50,7 @@ func runCommand() *cli.Command {
 			"git diff | apr run model/ --chat --system 'Write a commit message'\n" +
 			"apr run student.apr --batch-jsonl prompts.jsonl --json",
 		Exits: []fault.Kind{fault.NotFound, fault.Format, fault.Invalid, fault.Load, fault.IO, fault.Inference, fault.Unavailable, fault.Network, fault.HTTP404, fault.Stopped, fault.Memory, fault.UnsafePath},
-		Options: []cli.Option{
+		Options: append([]cli.Option{
 			{Name: "source", Foreign: []string{"model", "model-path"}, Arg: true, Required: true, Model: true, Value: cli.String(&o.source, ""), Help: "model or run"},
 			adapterOption(&o.adapter),
 			{Name: "text", Replaces: []string{"prompt", "batch-jsonl"}, Arg: true, Value: cli.String(&o.argPrompt, ""), Help: "prompt; - reads stdin"},
@@ -76,7 +77,7 @@ func runCommand() *cli.Command {
 			{Name: "gpu", Value: cli.Bool(&o.gpu, false), Help: "compute on the GPU"},
 			{Name: "exact", Value: cli.Bool(&o.exact, false), Help: "compute quantised weights in float32 on the CPU, as training does: many times slower; else activations are rounded to 16 bits"},
 			{Name: "benchmark", Value: cli.Bool(&o.benchmark, false), Help: "print the speed"},
-		},
+		}, o.draft.table()...),
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) { return runRun(ctx, e, o) },
 	}
 }
@@ -84,10 +85,11 @@ func runCommand() *cli.Command {
 // runResult is the JSON of apr run. With --batch-jsonl the members of a prompt are those of the last one, and results are all.
 type runResult struct {
 	onePrompt
-	Backend  string       `json:"backend"`
-	Decoding string       `json:"decoding,omitempty"` // how layers ran for one token
-	Seed     int64        `json:"seed"`
-	Results  []*onePrompt `json:"results,omitempty"`
+	Backend  string               `json:"backend"`
+	Decoding string               `json:"decoding,omitempty"` // how layers ran for one token
+	Seed     int64                `json:"seed"`
+	Draft    *generate.DraftStats `json:"draft,omitempty"`
+	Results  []*onePrompt         `json:"results,omitempty"`
 
 	streamed, benchmark bool
 }
@@ -102,6 +104,7 @@ type onePrompt struct {
 	PerSecond    *float64 `json:"tokens_per_second"` // after the first token; null: there was no other
 	FirstMS      float64  `json:"time_to_first_token_ms"`
 	decoding     string
+	draft        *generate.DraftStats
 }
 
 // runner is a loaded model.
@@ -112,6 +115,9 @@ type runner struct {
 	m   *model.Model
 	s   device.Stream
 	out io.Writer // text as it is made; nil: not shown
+
+	draft *model.Model // proposes tokens; nil: there is none
+	room  int          // positions that both have
 }
 
 // check refuses flags that would do nothing. A value that only says "off" is none of them, and neither is a seed: the text is
@@ -186,6 +192,9 @@ func runRun(ctx context.Context, e *cli.Env, o *runOptions) (cli.Result, error) 
 	if err := o.check(e); err != nil {
 		return nil, err
 	}
+	if err := o.checkDraft(e); err != nil {
+		return nil, err
+	}
 	where, err := o.device(e.Settings)
 	if err != nil {
 		return nil, err
@@ -213,9 +222,25 @@ func runRun(ctx context.Context, e *cli.Env, o *runOptions) (cli.Result, error) 
 	if o.batch != "" {
 		return o.runBatch(ctx, e, f, where, prompts, longest)
 	}
+	small, err := o.openDraft(ctx, e, f)
+	if err != nil {
+		return nil, err
+	}
+	room := f.Config.MaxPositions
+	if small != nil {
+		defer small.Close()
+		room = min(room, small.Config.MaxPositions)
+		if longest >= room {
+			return nil, fault.In(fault.Inference, o.draft.path, "a prompt of %d tokens leaves no room in its %d positions",
+				longest, room)
+		}
+	}
 	r, err := o.load(e, f, where, func(dev *opened) error {
 		gen := o.gen
-		gen.MaxTokens = min(gen.MaxTokens, f.Config.MaxPositions-longest)
+		gen.MaxTokens = min(gen.MaxTokens, room-longest)
+		if small != nil {
+			return dev.prepareDraft(model.Describe(f), model.Describe(small), o.draft.tokens, longest, gen)
+		}
 		_, err := dev.prepare(model.Describe(f), longest, gen)
 		return err
 	})
@@ -223,6 +248,12 @@ func runRun(ctx context.Context, e *cli.Env, o *runOptions) (cli.Result, error) 
 		return nil, err
 	}
 	defer r.dev.Close()
+	r.room = room
+	if small != nil {
+		if err := r.loadDraft(small, room); err != nil {
+			return nil, err
+		}
+	}
 	streamed := o.stream || !e.Settings.Given("stream") && e.StdoutIsTerminal() && !e.JSON
 	if streamed {
 		r.out = e.Out
@@ -231,7 +262,10 @@ func runRun(ctx context.Context, e *cli.Env, o *runOptions) (cli.Result, error) 
 	if err != nil {
 		return nil, err
 	}
-	return &runResult{onePrompt: *one, Decoding: one.decoding, Backend: r.dev.Info().Kind, Seed: o.seed, benchmark: o.benchmark, streamed: streamed}, nil
+	return &runResult{
+		onePrompt: *one, Decoding: one.decoding, Backend: r.dev.Info().Kind, Seed: o.seed, Draft: one.draft,
+		benchmark: o.benchmark, streamed: streamed,
+	}, nil
 }
 
 // answers reports whether a prompt is the user's turn though nobody gave --chat: a student of nothing but conversations
@@ -299,15 +333,30 @@ func (r *runner) generate(ctx context.Context, p prompt) (*onePrompt, error) {
 		return r.show(&text, piece)
 	}
 	gen := r.o.gen
-	gen.MaxTokens = min(gen.MaxTokens, r.m.Config.MaxPositions-len(p.ids))
-	res, err := generate.Generate(ctx, r.m, r.s, p.ids, gen, emit)
+	room := r.m.Config.MaxPositions
+	if r.draft != nil {
+		room = min(room, r.room)
+	}
+	gen.MaxTokens = min(gen.MaxTokens, room-len(p.ids))
+	var res generate.Result
+	var worth *generate.DraftStats
+	var err error
+	if r.draft == nil {
+		res, err = generate.Generate(ctx, r.m, r.s, p.ids, gen, emit)
+	} else {
+		d := generate.Draft{Model: r.draft, Tokens: r.o.draft.tokens, Trial: draftTrial}
+		worth = &generate.DraftStats{}
+		res, *worth, err = generate.Speculate(ctx, r.m, r.s, p.ids, gen, d, emit)
+	}
 	if err != nil {
 		return nil, err
 	}
 	if err := r.show(&text, decoder.Flush()); err != nil {
 		return nil, err
 	}
-	return onePromptOf(p, text.String(), res), nil
+	one := onePromptOf(p, text.String(), res)
+	one.draft = worth
+	return one, nil
 }
 
 // onePromptOf describes a finished text.
@@ -355,6 +404,9 @@ func (r *runResult) Text(p *cli.Page) {
 			"speed", speed}
 		if r.Decoding != "" {
 			pairs = append(pairs, "layers", r.Decoding)
+		}
+		if r.Draft != nil {
+			pairs = append(pairs, "draft", draftText(r.Draft))
 		}
 		p.Pairs(pairs...)
 	}
