@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"apr/collective"
+	"apr/internal/contracttest"
 	"apr/internal/fault"
 )
 
@@ -104,6 +105,7 @@ func TestRefused(t *testing.T) {
 		{"secret", func(_ *collective.Hello, o *collective.Options) { o.Secret = []byte("another") }, "secret", true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			contracttest.Cases(t, 1)
 			hellos, opts := []collective.Hello{hello(0, 3), hello(1, 3), hello(2, 3)},
 				[]collective.Options{options(time.Second), options(time.Second), options(time.Second)}
 			opts[0].Wait = 1500 * time.Millisecond
@@ -260,6 +262,7 @@ func TestKilledAndStopped(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			contracttest.Cases(t, 1)
 			victim := 1 + trial%(world-1)
 			p := children[victim-1].Process
 			time.AfterFunc(time.Duration(5+3*trial)*time.Millisecond, func() { _ = p.Signal(sig) })

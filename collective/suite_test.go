@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"apr/collective"
+	"apr/internal/contracttest"
 )
 
 // implementations are the communicators under test: each makes a group of world ranks.
@@ -41,6 +42,7 @@ func forAll(t *testing.T, f func(t *testing.T, comms []collective.Comm)) {
 	for name, make := range implementations {
 		for _, world := range worlds {
 			t.Run(fmt.Sprintf("%s/%d", name, world), func(t *testing.T) {
+				contracttest.Cases(t, 1)
 				comms := make(t, world)
 				for r, c := range comms {
 					if c.Rank() != r || c.World() != world {

@@ -142,8 +142,8 @@ func (t *Trainer) share(ctx context.Context, b corpus.Batch) error {
 	t.shared.took, t.shared.phases, t.shared.entropy, t.shared.known = time.Since(began), sum.Phases, sum.entropy,
 		sum.known
 	sc := t.scalars()
-	sc.CE, sc.D, sc.Entropy, sc.Sums, sc.Positions, sc.Agree = sum.CE, sum.D, sum.Entropy, sum.Sums, sum.Positions,
-		sum.Agree
+	sc.CE, sc.D, sc.Entropy = sum.CE, sum.D, sum.Entropy
+	sc.Sums, sc.Positions, sc.Agree = sum.Sums, sum.Positions, sum.Agree
 	t.stream.SetScalars(sc) // the record of the whole step, which the verdict reads
 	return nil
 }
