@@ -110,7 +110,7 @@ var resumedWith = map[string]resumed{
 	"elastic":       {with: "--elastic=1:2", want: goesOn},
 	"teacher-ranks": {with: "--teacher-ranks=1", want: cannot},
 
-	"rendezvous-timeout": {with: "--rendezvous-timeout=1m", want: cannot}, // without ranks it has no effect
+	"rendezvous-timeout": {with: "--rendezvous-timeout=1m", want: goesOn},
 	"chunk-rows":         {with: "--chunk-rows=256", want: differs},
 	"recompute":          {with: "--recompute=blocks", want: goesOn},
 	"teacher-backend":    {with: "--teacher-backend=q4k", want: cannot},

@@ -107,7 +107,11 @@ func runDistill(ctx context.Context, e *cli.Env, o *distillOptions) (cli.Result,
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(c.Validate(), group.open(e)); err != nil {
+	c.Ranks = group.config()
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	if err := group.open(e); err != nil {
 		return nil, err
 	}
 	defer group.close(guard.Watchdog)

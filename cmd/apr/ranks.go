@@ -18,6 +18,7 @@ import (
 	"apr/distill"
 	"apr/internal/cli"
 	"apr/internal/fault"
+	"apr/internal/launcher"
 	runlog "apr/run/log"
 	"apr/run/watch"
 )
@@ -72,6 +73,11 @@ func (o *distillOptions) party(e *cli.Env) (*party, error) {
 		return nil, err
 	}
 	if o.Rank < 0 && o.WorldSize == 0 && o.Rendezvous == "" {
+		if o.Backend == "cpu" {
+			if done, err := p.launched(e); done || err != nil {
+				return p, err
+			}
+		}
 		p.alone, err = rank(e)
 		return p, err
 	}
@@ -117,6 +123,21 @@ func (o *distillOptions) party(e *cli.Env) (*party, error) {
 	return p, nil
 }
 
+// launched makes this process a rank of those that a launcher has started, and reports whether one has. Ranks that
+// meet by a launcher's variables know no secret but APR_RANK_SECRET: without it the name of the job keeps other jobs
+// out, and nobody who knows that name.
+func (p *party) launched(e *cli.Env) (bool, error) {
+	m, err := launcher.Meet(e.Getenv)
+	if err != nil || m.World < 2 {
+		return false, err
+	}
+	p.rank, p.world, p.by, p.rendezvous, p.generation = m.Rank, m.World, m.By, m.Addr, m.Generation
+	if p.secret = []byte(e.Getenv(secretVariable)); len(p.secret) == 0 {
+		p.secret = []byte(m.Job)
+	}
+	return true, nil
+}
+
 // silenceLimit is how long a rank may be silent before it counts as lost, unless --stall-timeout is less.
 const silenceLimit = 30 * time.Second
 
@@ -131,9 +152,6 @@ func (o *distillOptions) elastic() (least, most int, err error) {
 	if !ok || err1 != nil || err2 != nil || least < 1 || most < least {
 		return 0, 0, fault.New(fault.Usage, "--elastic %q is not MIN:MAX, two whole numbers from 1 up", o.Elastic)
 	}
-	if world := max(1, o.WorldSize); world < least || world > most {
-		return 0, 0, fault.New(fault.Usage, "--elastic %s does not hold %d ranks", o.Elastic, world)
-	}
 	return least, most, nil
 }
 
@@ -145,6 +163,9 @@ func (p *party) leads() bool { return p.rank == 0 }
 
 // open takes what this rank needs before it reads anything: rank 0 its address, the others a folder.
 func (p *party) open(e *cli.Env) (err error) {
+	if p.most > 0 && (p.world < p.least || p.world > p.most) {
+		return fault.New(fault.Usage, "--elastic %d:%d does not hold %d ranks", p.least, p.most, p.world)
+	}
 	if !p.several() {
 		return nil
 	}
@@ -179,9 +200,13 @@ func (p *party) fork(e *cli.Env) (err error) {
 	return err
 }
 
+// config says of a run's configuration what is known before the ranks meet.
+func (p *party) config() distill.Group {
+	return distill.Group{Rank: p.rank, World: p.world, SameBits: p.sameBits, Least: p.least, Most: p.most}
+}
+
 // configure makes the configuration that of this rank.
 func (p *party) configure(c *distill.Config, joined func(collective.Comm)) {
-	c.Ranks = distill.Group{Rank: p.rank, World: p.world, SameBits: p.sameBits, Least: p.least, Most: p.most}
 	if !p.several() {
 		return
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -114,4 +115,48 @@ func (l lab) runRanks(t *testing.T, out string, more ...string) []byte {
 		t.Fatalf("%v\n%s", err, text)
 	}
 	return l.student(t, out)
+}
+
+// Ranks that torchrun or srun has started, as far as their variables say, train one student: with the bytes of those
+// that rank 0 has started.
+func TestRanksOfALauncher(t *testing.T) {
+	l := newLab(t)
+	want := l.runRanks(t, "whole")
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, _ := net.SplitHostPort(free.Addr().String()) // of an address
+	free.Close()
+	for name, variables := range map[string]func(rank int) []string{
+		"torchrun": func(r int) []string {
+			return []string{fmt.Sprint("RANK=", r), "WORLD_SIZE=2", fmt.Sprint("LOCAL_RANK=", r), "MASTER_ADDR=127.0.0.1",
+				"MASTER_PORT=" + port}
+		},
+		"srun": func(r int) []string {
+			return []string{fmt.Sprint("SLURM_PROCID=", r), "SLURM_STEP_NUM_TASKS=2", fmt.Sprint("SLURM_LOCALID=", r),
+				"SLURM_STEP_NODELIST=localhost,other", "SLURM_STEP_RESV_PORTS=" + port + "-60000"}
+		},
+	} {
+		contracttest.Cases(t, 1)
+		var both []*exec.Cmd
+		var texts [2]bytes.Buffer
+		for r := range 2 {
+			c := l.command(name, "--backend", "cpu", "--batch-size", "8", "--deterministic=world", "--checkpoint-every", "5",
+				"--control", "none", "--samples", "0", "--steps", "24")
+			c.Env, c.Stderr = append(c.Env, variables(r)...), &texts[r]
+			if err := c.Start(); err != nil {
+				t.Fatal(err)
+			}
+			both = append(both, c)
+		}
+		for r, c := range both {
+			if err := c.Wait(); err != nil {
+				t.Errorf("%s: rank %d: %v\n%s", name, r, err, texts[r].String())
+			}
+		}
+		if !t.Failed() && !bytes.Equal(l.student(t, name), want) {
+			t.Errorf("%s: the student differs", name)
+		}
+	}
 }

@@ -224,25 +224,9 @@ func LocalRank(getenv func(string) string) (value, name string) {
 // Check reads the environment. What contradicts itself is a fault of kind Usage with a table of what was found; a world of
 // more than one rank, which is not built, one of kind Unavailable that names the variable.
 func Check(getenv func(string) string) (Place, error) {
-	p := Place{World: 1, Found: found(getenv)}
-	var inner *said
-	for _, s := range sources {
-		own, err := s.read(getenv)
-		switch {
-		case err != nil:
-			return p, p.refuse(err)
-		case own == nil:
-		case inner == nil:
-			if own.asks > 1 {
-				p.Notes = append(p.Notes, fmt.Sprintf("%s=%d: torchrun would start as many processes here, and did not start this one; this run is one process", own.worldName, own.asks))
-				own = &said{by: own.by, rankName: own.rankName, worldName: own.rankName, world: 1, least: 1, unranked: true}
-			}
-			inner, p.By, p.Rank, p.World = own, s.by, own.rank, own.world
-		default:
-			if err := inner.agrees(own); err != nil {
-				return p, p.refuse(err)
-			}
-		}
+	p, inner, err := stand(getenv)
+	if err != nil {
+		return p, err
 	}
 	if p.World > 1 {
 		return p, p.unbuilt(inner.worldName, cmp.Or(inner.listed, getenv(inner.worldName)), p.String())
@@ -254,6 +238,30 @@ func Check(getenv func(string) string) (Place, error) {
 		p.Notes = append(p.Notes, lone(getenv)...)
 	}
 	return p, nil
+}
+
+// stand reads the environment, and returns what the innermost launcher says.
+func stand(getenv func(string) string) (p Place, inner *said, err error) {
+	p = Place{World: 1, Found: found(getenv)}
+	for _, s := range sources {
+		own, err := s.read(getenv)
+		switch {
+		case err != nil:
+			return p, nil, p.refuse(err)
+		case own == nil:
+		case inner == nil:
+			if own.asks > 1 {
+				p.Notes = append(p.Notes, fmt.Sprintf("%s=%d: torchrun would start as many processes here, and did not start this one; this run is one process", own.worldName, own.asks))
+				own = &said{by: own.by, rankName: own.rankName, worldName: own.rankName, world: 1, least: 1, unranked: true}
+			}
+			inner, p.By, p.Rank, p.World = own, s.by, own.rank, own.world
+		default:
+			if err := inner.agrees(own); err != nil {
+				return p, nil, p.refuse(err)
+			}
+		}
+	}
+	return p, inner, nil
 }
 
 // checkBare judges ranks that are said without a world, beside a world of one rank or none at all (inner is nil).
@@ -281,7 +289,9 @@ func (p Place) checkBare(getenv func(string) string, inner *said) error {
 // unbuilt refuses to be one of several; the variable says so.
 func (p Place) unbuilt(name, value, what string) error {
 	return fault.In(fault.Unavailable, name, "is %s: training with more than one rank is not built yet", value).
-		WithHint("%s; start one process, or unset %s to train alone%s", what, strings.Join(p.unset(), " "), p.table()).WithID("E-LAUNCHER-002")
+		WithHint("%s; distill --backend cpu trains with ranks of torchrun, srun and mpirun; else start one process, or "+
+			"unset "+
+			"%s to train alone%s", what, strings.Join(p.unset(), " "), p.table()).WithID("E-LAUNCHER-002")
 }
 
 // said is what one launcher says, once it is consistent.
