@@ -52,7 +52,8 @@ func Meet(getenv func(string) string) (m Meeting, err error) {
 
 // missing is the fault of a launcher that does not say enough.
 func (m *Meeting) missing(name string) error {
-	return m.refuse(fault.In(fault.Usage, name, "is not set: %s says that there are %d ranks, and not where they meet", m.By, m.World))
+	return m.refuse(fault.In(fault.Usage, name, "is not set: %s says that there are %d ranks, and not where they meet",
+		m.By, m.World))
 }
 
 // torchrun is the meeting that MASTER_ADDR and MASTER_PORT say.
@@ -110,7 +111,8 @@ func (m *Meeting) slurm(getenv func(string) string) error {
 
 // openMPI is the meeting of ranks on one machine, or at MASTER_ADDR.
 func (m *Meeting) openMPI(getenv func(string) string) error {
-	m.Job = "openmpi " + cmp.Or(getenv("PMIX_NAMESPACE"), getenv("OMPI_MCA_ess_base_jobid"), getenv("OMPI_MCA_orte_ess_jobid"))
+	m.Job = "openmpi " + cmp.Or(getenv("PMIX_NAMESPACE"), getenv("OMPI_MCA_ess_base_jobid"),
+		getenv("OMPI_MCA_orte_ess_jobid"))
 	host := getenv("MASTER_ADDR")
 	if host == "" && getenv("OMPI_COMM_WORLD_LOCAL_SIZE") == getenv("OMPI_COMM_WORLD_SIZE") {
 		host = "127.0.0.1"
