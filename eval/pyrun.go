@@ -41,11 +41,10 @@ func (r *Programs) runPython(ctx context.Context, p Problem, completion, word st
 	}()
 	programIn, testsOut, err1 := os.Pipe()
 	testsIn, programOut, err2 := os.Pipe()
+	defer closeAll(programIn, testsOut, testsIn, programOut)
 	if err := errors.Join(err1, err2); err != nil {
 		return res, fault.New(fault.IO, "no pipe").Because(err)
 	}
-	ends := []*os.File{programIn, testsOut, testsIn, programOut}
-	defer closeAll(ends...)
 
 	judge := r.python.program("", "-c", pythonStart, pythonWire+"\n"+pythonTests, "tests", string(order))
 	judge.Dir, judge.Stdin, judge.Stdout = dir, testsIn, testsOut
