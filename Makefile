@@ -153,8 +153,8 @@ lint: ## golangci-lint with .golangci.yml
 bench: ## all benchmarks, shortly; compare two outputs with `go tool -modfile=tools/go.mod benchstat`
 	$(GO) test -run '^$$' -bench . -benchtime 200ms ./...
 
-kernels: ## write the generated assembly of device/cpu and quant, the PTX of device/cuda (needs clang-19) and the SPIR-V of device/vulkan
-	$(GO) generate ./device/cpu/... ./quant ./device/cuda/kernel ./device/vulkan/kernel
+kernels: ## write the generated assembly of device/cpu and quant, the PTX of device/cuda (needs clang-19) and the SPIR-V of device/vulkan, and the compiled templates of run/report
+	$(GO) generate ./device/cpu/... ./quant ./device/cuda/kernel ./device/vulkan/kernel ./run/report
 
 golden: ## rewrite the files that tests compare the program's own output with; read the diff before committing it
 	$(GO) test ./cmd/apr -run Schema -update
@@ -203,7 +203,7 @@ test-strict: vet ## vet, formatting, all tests afresh; a skipped test fails
 
 # What a tool writes must be what it would write now.
 current: ## generated assembly and notices are up to date
-	@files='device/cuda/kernel/ptx/* device/vulkan/kernel/spirv/* device/cpu/*/*_a*64.s device/cpu/*/stubs_*.go quant/*_amd64.s quant/stubs_*.go THIRD_PARTY_NOTICES.md'; \
+	@files='device/cuda/kernel/ptx/* device/vulkan/kernel/spirv/* run/report/*.qtpl.go device/cpu/*/*_a*64.s device/cpu/*/stubs_*.go quant/*_amd64.s quant/stubs_*.go THIRD_PARTY_NOTICES.md'; \
 	before=$$(sha256sum $$files); $(GO) run ./tools/ptx/main.go -check; $(GO) run ./tools/wgsl/main.go -check; $(MAKE) --no-print-directory kernels notices; \
 	diff <(echo "$$before") <(sha256sum $$files) || { echo "generated files were out of date: commit the new ones"; exit 1; }
 

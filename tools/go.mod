@@ -194,6 +194,7 @@ require (
 	github.com/ultraware/whitespace v0.2.0 // indirect
 	github.com/uudashr/gocognit v1.3.0 // indirect
 	github.com/uudashr/iface v1.5.3 // indirect
+	github.com/valyala/quicktemplate v1.8.0 // indirect
 	github.com/xen0n/gosmopolitan v1.3.0 // indirect
 	github.com/xo/terminfo v1.0.0 // indirect
 	github.com/yagipy/maintidx v1.0.0 // indirect
@@ -228,6 +229,7 @@ require (
 tool (
 	github.com/gogpu/naga/cmd/nagac
 	github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+	github.com/valyala/quicktemplate/qtc
 	golang.org/x/perf/cmd/benchstat
 	gotest.tools/gotestsum
 	honnef.co/go/tools/cmd/staticcheck

@@ -76,16 +76,9 @@ func WriteComparison(w io.Writer, records []*runlog.Record) error {
 	if err != nil {
 		return fmt.Errorf("report: %w", err)
 	}
-	var b strings.Builder
-	for _, part := range []string{"compared", "", "differences"} {
-		if part == "" {
-			b.WriteString(curvesPart)
-		} else if err := sections.ExecuteTemplate(&b, part, c); err != nil {
-			return fmt.Errorf("report: comparison: %w", err)
-		}
-	}
-	b.WriteString("<footer>Numbers come from the runs' own records. " + zoomText + "</footer>\n")
-	return document{title: "apr runs compare " + strings.Join(names, " "), body: b.String(), numbers: numbers}.write(w)
+	footer := "<footer>Numbers come from the runs' own records. " + zoomText + "</footer>\n"
+	body := c.comparedPart() + curvesPart + c.differencesPart() + footer
+	return document{title: "apr runs compare " + strings.Join(names, " "), body: body, numbers: numbers}.write(w)
 }
 
 // shortNames are the names of the runs' folders, or their identities where two folders have one name.

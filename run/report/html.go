@@ -5,9 +5,8 @@ import (
 	_ "embed" // the report's parts
 	"encoding/base64"
 	"fmt"
-	"html/template"
+	"html"
 	"io"
-	"path/filepath"
 	"strings"
 
 	runlog "apr/run/log"
@@ -30,31 +29,15 @@ var script string
 //go:embed assets/report.css
 var style string
 
-//go:embed assets/sections.html
-var sectionsText string
-
 // sectionNames are the parts of a page in their order; "" stands for the charts, which the script draws.
 var sectionNames = []string{"verdict", "", "scores", "written", "samples", "costs", "events", "origins"}
 
-var sections = template.Must(template.New("sections").Funcs(template.FuncMap{
-	"count": countAny, "bytes": bytesText, "duration": duration, "fixed": fixed, "percent": percent,
-	"inc":     func(i int) int { return i + 1 },
-	"klSteps": func() []float64 { return klSteps },
-	"positive": func(digits int, n runlog.Number) string {
-		if !(n > 0) { // bits per byte need documents
-			return "–"
-		}
-		return fixed(digits, n)
-	},
-	"scoreClass": scoreClass, "base": filepath.Base, "spark": spark, "link": runLink, "optional": optional, "when": when,
-}).Parse(sectionsText))
-
-// countAny is count of either kind of integer: templates convert none.
-func countAny(n any) string {
-	if i, ok := n.(int); ok {
-		return count(int64(i))
+// positive prints a number that counts only above 0: bits per byte need documents.
+func positive(digits int, n runlog.Number) string {
+	if !(n > 0) {
+		return "–"
 	}
-	return count(n.(int64))
+	return fixed(digits, n)
 }
 
 // scoreClass is the colour of a model by its name.
@@ -76,20 +59,14 @@ func percent(n runlog.Number) string {
 	return fmt.Sprintf("%.2f %%", 100*float64(n))
 }
 
+//go:generate go tool -modfile=../../tools/go.mod qtc -skipLineComments -file=sections.qtpl
+
 // Sections renders the parts of a page by name. Everything that comes from the run is escaped.
-func (p *Page) Sections() (map[string]string, error) {
-	all := map[string]string{}
-	for _, name := range sectionNames {
-		if name == "" {
-			continue
-		}
-		var b strings.Builder
-		if err := sections.ExecuteTemplate(&b, name, p); err != nil {
-			return nil, fmt.Errorf("report: part %s: %w", name, err)
-		}
-		all[name] = b.String()
+func (p *Page) Sections() map[string]string {
+	return map[string]string{
+		"verdict": p.verdictPart(), "scores": p.scoresPart(), "written": p.writtenPart(), "samples": p.samplesPart(),
+		"costs": p.costsPart(), "events": p.eventsPart(), "origins": p.originsPart(),
 	}
-	return all, nil
 }
 
 // Policy is the content security policy of a page: its own script and style, and nothing else. A live page may ask its
@@ -116,10 +93,7 @@ func WriteLive(w io.Writer, r *runlog.Record, version string) error { return wri
 func writePage(w io.Writer, r *runlog.Record, version string) error {
 	p := New(r)
 	p.Live = version != ""
-	parts, err := p.Sections()
-	if err != nil {
-		return err
-	}
+	parts := p.Sections()
 	numbers, err := dataJSON(p, r.Samples)
 	if err != nil {
 		return fmt.Errorf("report: %w", err)
@@ -152,7 +126,7 @@ type document struct {
 
 // write writes the page with its style, its script and its data.
 func (d document) write(w io.Writer) error {
-	escape := template.HTMLEscapeString
+	escape := html.EscapeString
 	var b strings.Builder
 	attribute := ""
 	if d.live != "" {

@@ -3,7 +3,6 @@ package report
 import (
 	"cmp"
 	"fmt"
-	"html/template"
 	"io"
 	"net/url"
 	"path/filepath"
@@ -40,11 +39,7 @@ func WriteList(w io.Writer, all []runs.Summary) error {
 			refresh = refreshAfter
 		}
 	}
-	var b strings.Builder
-	if err := sections.ExecuteTemplate(&b, "runs", l); err != nil {
-		return fmt.Errorf("report: list: %w", err)
-	}
-	return document{title: "apr runs", body: b.String(), refresh: refresh}.write(w)
+	return document{title: "apr runs", body: l.page(), refresh: refresh}.write(w)
 }
 
 // listingOf counts the states, and gives each held-out text a letter.
@@ -94,7 +89,7 @@ func letters(all []runs.Summary) (ofRuns []string, texts []Pair) {
 
 func runLink(s runs.Summary) string { return "runs/" + url.PathEscape(filepath.Base(s.Path)) + "/" }
 
-// optional prints a number that may be missing: a template's printf would print the pointer.
+// optional prints a number that may be missing.
 func optional(n *runlog.Number) string {
 	if n == nil {
 		return "–"
@@ -110,7 +105,7 @@ func when(s runs.Summary) string {
 }
 
 // spark draws a small curve, 120 wide and 28 high. It holds numbers alone.
-func spark(values []runlog.Number) template.HTML {
+func spark(values []runlog.Number) string {
 	if len(values) < 2 {
 		return ""
 	}
@@ -125,6 +120,7 @@ func spark(values []runlog.Number) template.HTML {
 			points = append(points, fmt.Sprintf("%.1f,%.1f", 2+116*float64(i)/float64(len(values)-1), 3+22*float64((high-v)/span)))
 		}
 	}
-	return template.HTML(fmt.Sprintf(`<svg class="spark" viewBox="0 0 120 28" role="img" aria-label="loss from %s to %s"><polyline points="%s"></polyline></svg>`,
-		fixed(3, values[0]), fixed(3, values[len(values)-1]), strings.Join(points, " ")))
+	return fmt.Sprintf(`<svg class="spark" viewBox="0 0 120 28" role="img" aria-label="loss from %s to %s">`+
+		`<polyline points="%s"></polyline></svg>`,
+		fixed(3, values[0]), fixed(3, values[len(values)-1]), strings.Join(points, " "))
 }

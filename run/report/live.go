@@ -22,10 +22,7 @@ type update struct {
 func Update(r *runlog.Record, version string) ([]byte, error) {
 	p := New(r)
 	p.Live = true
-	parts, err := p.Sections()
-	if err != nil {
-		return nil, err
-	}
+	parts := p.Sections()
 	if r.Status == runlog.Running { // replacing what does not change would close what somebody has opened
 		delete(parts, "samples")
 		delete(parts, "origins")

@@ -364,10 +364,7 @@ func TestEvaluationTable(t *testing.T) {
 			{"over": "untrained student", "nats_per_token": 5, "standard_error": nil, "interval_95": []any{nil, nil}}}},
 		runlog.Event{Kind: "evaluation", Name: "canaries", Detail: []map[string]any{{"name": "zeroed", "what": "every weight is 0", "targets": 9, "nats_per_token": 8.25, "perplexity": 3827.6,
 			"caught": true, "margin": map[string]any{"over": "zeroed", "nats_per_token": 5.25, "standard_error": 0.5, "interval_95": []float64{4, 6.5}}}}})
-	parts, err := New(r).Sections()
-	if err != nil {
-		t.Fatal(err)
-	}
+	parts := New(r).Sections()
 	var md bytes.Buffer
 	if err := WriteMarkdown(&md, r); err != nil {
 		t.Fatal(err)

@@ -62,7 +62,7 @@ func TestDecisions(t *testing.T) {
 			"The teacher is computed by q4k: it is faster; cublas: needs 9 GiB of 8 GiB."},
 		{runlog.Event{Kind: "decision", Name: "teacher logits", Detail: map[string]any{"chosen": "cache", "kind": "hidden",
 			"bytes": 2000000}, Reason: "it pays"},
-			"The teacher is computed in the first epoch, and 2.00 MB of its hidden states are read in the others: it pays."},
+			"The teacher is computed in the first epoch, and 1.9 MiB of its hidden states are read in the others: it pays."},
 		{runlog.Event{Kind: "decision", Name: "teacher logits", Detail: map[string]any{"chosen": "live"},
 			Reason: "asked for"}, "The teacher is computed in every epoch: asked for."},
 		{runlog.Event{Kind: "decision", Name: "plan", Detail: map[string]any{"micro_rows": 1, "chunk_rows": 1024, "recompute": "blocks"}, Reason: "as asked for"},
