@@ -44,7 +44,7 @@ func (s *Stream) Project(y, t device.Tensor, w device.Projection, rows device.Te
 }
 
 func (o *projectOp) piece(worker, lo, hi int) {
-	isa, temp, invT := o.s.isa, o.temperature, float32(1/o.temperature)
+	isa, invT := o.s.isa, float32(1/o.temperature)
 	l := &o.s.local[worker]
 	for r := lo; r < hi; r++ {
 		t, y := o.t.row(r), o.y.row(int(o.rows[r]))
@@ -55,27 +55,35 @@ func (o *projectOp) piece(worker, lo, hi int) {
 			e[i] = (v - m) * invT
 		}
 		lnS := math.Log(isa.ExpSum(e, e, 0))
-		for s := range y {
-			from, to := o.starts[s], o.starts[s+1]
-			ln := math.Inf(-1)
-			switch {
-			case to == from+1:
-				ln = float64(t[o.ids[from]]-m)/temp - lnS
-				if w := o.weights[from]; w != 1 {
-					ln += math.Log(float64(w))
-				}
-			case to > from:
-				sum := 0.0
-				for k := from; k < to; k++ {
-					sum += float64(o.weights[k]) * float64(e[o.ids[k]])
-				}
-				ln = math.Log(sum) - lnS
+		o.columns(y, t, e, m, lnS)
+	}
+}
+
+// columns writes a row of y: of one of t with its maximum m, e = e^{(t−m)/T} and the logarithm of their sum.
+func (o *projectOp) columns(y, t, e []float32, m float32, lnS float64) {
+	ids, weights, temp := o.ids, o.weights, o.temperature
+	c, floor := temp*lnS, temp*device.ProjectFloor
+	from := o.starts[0]
+	for s := range y {
+		to := o.starts[s+1]
+		ln := math.Inf(-1) // times T
+		switch {
+		case to == from+1:
+			ln = float64(t[ids[from]]-m) - c
+			if w := weights[from]; w != 1 {
+				ln += temp * math.Log(float64(w))
 			}
-			if !(ln < device.ProjectFloor) { // NaN stays one
-				y[s] = float32(temp * ln)
-				continue
+		case to > from:
+			sum := 0.0
+			for k := from; k < to; k++ {
+				sum += float64(weights[k]) * float64(e[ids[k]])
 			}
-			y[s] = float32(temp * device.ProjectFloor)
+			ln = temp * (math.Log(sum) - lnS)
 		}
+		if ln < floor { // not so of NaN, which stays
+			ln = floor
+		}
+		y[s] = float32(ln)
+		from = to
 	}
 }
