@@ -39,9 +39,9 @@ emulate: ## the CUDA device and its kernels on an emulated GPU (needs a C++ comp
 # llvmpipe computes on the processor. A machine without it fails: nothing is skipped.
 .PHONY: vulkan
 vulkan: ## the Vulkan device on Mesa's llvmpipe (needs Debian's mesa-vulkan-drivers and libvulkan1)
-	$(GO) vet -tags vulkan ./device/vulkan/... ./distill ./cmd/apr
+	$(GO) vet -tags vulkan ./device/vulkan/... ./model ./distill ./cmd/apr
 	$(GO) test -count=1 -timeout 20m -tags vulkan ./device/vulkan/...
-	$(GO) test -count=1 -timeout 20m -tags vulkan -run Vulkan ./distill ./cmd/apr
+	$(GO) test -count=1 -timeout 20m -tags vulkan -run Vulkan ./model ./distill ./cmd/apr
 	CGO_ENABLED=1 $(GO) test -race -count=1 -tags vulkan -run 'Streams|Probe' ./device/vulkan
 
 # What no test of a second can try: all 2³² roundings, and scripts for the solver z3.

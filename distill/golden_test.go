@@ -308,10 +308,11 @@ type trajectory struct {
 	}
 }
 
-func TestGoldenTrajectory(t *testing.T) { goldenTrajectory(t, 1e-5) }
+func TestGoldenTrajectory(t *testing.T) { goldenTrajectory(t, 1e-5, 40) }
 
-// goldenTrajectory compares every step's losses, relatively, and its gradient norm with ten times as much room.
-func goldenTrajectory(t *testing.T, tol float64) {
+// goldenTrajectory compares the losses of each of the first steps, relatively, and its gradient norm with ten times as
+// much room.
+func goldenTrajectory(t *testing.T, tol float64, steps int) {
 	var g trajectory
 	readJSON(t, filepath.Join(goldens, "trajectory", "trajectory.json"), &g)
 	rows := openFixture(t, filepath.Join(goldens, "trajectory", "batches.safetensors")).ints("tokens")
@@ -323,7 +324,7 @@ func goldenTrajectory(t *testing.T, tol float64) {
 		loadTeacher(t, d, "../testdata/models/gosrc"), device.LossSpec{Alpha: 1 - c.CEWeight, Temperature: c.Temperature})
 	tr.Optimizer.Schedule = optim.Schedule{Kind: optim.Cosine, Peak: c.LR, Warmup: c.Warmup, Steps: c.Steps, MinRatio: 0.1}
 	worst := 0.0
-	for k, want := range g.Steps {
+	for k, want := range g.Steps[:steps] {
 		rec, err := tr.Apply(context.Background(), trajectoryBatch(rows, k, c.B, c.T))
 		if err != nil {
 			t.Fatal(err)
@@ -335,8 +336,8 @@ func goldenTrajectory(t *testing.T, tol float64) {
 		near.CheckRel(t, "gradient norm", []float64{rec.GradNorm}, []float64{want.GradNorm}, 10*tol)
 		worst = math.Max(worst, math.Abs(rec.Loss-want.Loss)/want.Loss)
 	}
-	near.Row(t, fmt.Sprintf("loss over %d steps: largest relative deviation", len(g.Steps)), worst, tol)
-	contracttest.Cases(t, len(g.Steps))
+	near.Row(t, fmt.Sprintf("loss over %d steps: largest relative deviation", steps), worst, tol)
+	contracttest.Cases(t, steps)
 }
 
 // trajectoryBatch cuts step k of the fixture's tokens [steps, B, T+1] into inputs and targets.

@@ -15,18 +15,21 @@ import (
 func checkCommand() *cli.Command {
 	var file string
 	var noGPU bool
+	var name string
 	return &cli.Command{
 		Name: "check", Short: "Try this installation on this machine and device, in ten stages",
 		Long: "Ten stages: loads and tokenises; compares logits, gradients and a step with float64, and losses with known values; stops\n" +
 			"and continues a run; generates; compares the devices; writes to the disk of temporary files. Without FILE the model is a\n" +
 			"tiny one that is built in.",
-		Example: "apr check\napr check student.apr --no-gpu --json",
+		Example: "apr check\napr check student.apr --no-gpu --json\napr check --backend vulkan",
 		Exits:   []fault.Kind{fault.NotFound, fault.Invalid, fault.IO, fault.Unavailable, fault.Network, fault.HTTP404, fault.Stopped, fault.UnsafePath},
 		Options: []cli.Option{
 			{Name: "file", Arg: true, Model: true, Value: cli.String(&file, ""), Help: "model or run"},
+			{Name: "backend", Value: backendValue(&name),
+				Help: "what to check: auto takes a GPU if there is one, vulkan:NAME an adapter by its name; alias wgpu"},
 			{Name: "no-gpu", Aliases: []string{"cpu"}, Value: cli.Bool(&noGPU, false), Help: "check the CPU alone, even if there is a GPU"},
 		},
-		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) { return runCheck(ctx, e, file, noGPU) },
+		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) { return runCheck(ctx, e, file, name, noGPU) },
 	}
 }
 
@@ -38,7 +41,7 @@ type checkResult struct {
 	Passed bool              `json:"passed"`
 }
 
-func runCheck(ctx context.Context, e *cli.Env, file string, noGPU bool) (_ cli.Result, err error) {
+func runCheck(ctx context.Context, e *cli.Env, file, name string, noGPU bool) (_ cli.Result, err error) {
 	r := &checkResult{}
 	if file != "" {
 		if file, err = source(ctx, e, file); err != nil {
@@ -46,7 +49,7 @@ func runCheck(ctx context.Context, e *cli.Env, file string, noGPU bool) (_ cli.R
 		}
 		r.File = &file
 	}
-	b := backend{name: "auto", expand: 1 << 30}
+	b := backend{name: name, expand: 1 << 30}
 	if noGPU {
 		b.name = "cpu"
 	}

@@ -17,9 +17,11 @@ func TestCompileTimes(t *testing.T) {
 	for _, k := range kernel.Manifest().Kernels {
 		start := time.Now()
 		d.mu.Lock()
-		d.dispatch(kernel.Launch{Kernel: k.Name, Bind: make([]kernel.Mat, len(k.Bindings)), Args: make([]uint32,
+		err := d.dispatch(kernel.Launch{Kernel: k.Name, Bind: make([]kernel.Mat, len(k.Bindings)), Args: make([]uint32,
 			len(k.Args)), Groups: 1})
-		err := d.finish()
+		if err == nil {
+			err = d.finish()
+		}
 		d.mu.Unlock()
 		if err != nil {
 			t.Errorf("%s: %v", k.Name, err)

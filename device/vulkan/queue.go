@@ -78,8 +78,9 @@ type launch struct {
 	words    int
 }
 
-// bind finds the pieces of memory of a launch and writes its push constants.
-func (d *Device) bind(l *launch) {
+// bind finds the pieces of memory of a launch and writes its push constants. A piece that launchers cannot split,
+// such as the keys of one sequence, and that no binding spans, is a fault of kind Unavailable.
+func (d *Device) bind(l *launch) error {
 	l.push[0] = uint32(l.Groups)
 	for i, m := range l.Bind {
 		at, row := uint32(0), uint32(0)
@@ -88,7 +89,9 @@ func (d *Device) bind(l *launch) {
 			begin := first / alignment * alignment
 			n := first - begin + 4*int64(max(1, m.Span()))
 			if n > d.limit {
-				panic("vulkan: " + l.Kernel + " binds more than a binding spans")
+				return fault.New(fault.Unavailable, "kernel %s: %d bytes of one piece, and a binding of %s spans %d", l.Kernel, n,
+					d.adapter.Name, d.limit).WithHint("shorter sequences help; --backend cpu works everywhere").
+					WithID("E-VULKAN-034")
 			}
 			l.bindings[i] = driver.Binding{Buffer: b.buf, At: begin, N: n}
 			at, row = uint32(first-begin)/4, uint32(m.Row)
@@ -99,32 +102,36 @@ func (d *Device) bind(l *launch) {
 	}
 	l.words = 1 + 2*len(l.Bind)
 	l.words += copy(l.push[l.words:], l.Args)
+	return nil
 }
 
 // dispatch records a launch. The caller holds d.mu.
-func (d *Device) dispatch(k kernel.Launch) {
+func (d *Device) dispatch(k kernel.Launch) error {
 	if d.lost != nil || k.Groups == 0 {
-		return
+		return d.lost
 	}
 	p, err := d.pipeline(k.Kernel)
 	if d.check(err) != nil {
-		return
+		return d.lost
 	}
 	m := kernel.Modules()[k.Kernel]
 	if len(k.Bind) != len(m.Bindings) || len(k.Args) != len(m.Args) {
 		panic("vulkan: " + k.Kernel + " has other bindings or arguments")
 	}
 	l := &launch{Launch: k}
-	d.bind(l)
+	if err := d.bind(l); err != nil {
+		return err
+	}
 	if d.sabotage != nil {
 		d.sabotage(l)
 	}
 	x := min(l.Groups, leastGroups)
 	y := (l.Groups + x - 1) / x
-	if d.check(d.record().Dispatch(p, l.bindings[:len(l.Bind)], l.push[:l.words], x, y)) == nil &&
-		d.record().Dispatches() >= batch {
-		_ = d.submit() // its error stays with the device
+	err = d.check(d.record().Dispatch(p, l.bindings[:len(l.Bind)], l.push[:l.words], x, y))
+	if err == nil && d.record().Dispatches() >= batch {
+		err = d.submit()
 	}
+	return err
 }
 
 // pipeline returns a compiled kernel.
@@ -136,7 +143,11 @@ func (d *Device) pipeline(name string) (*driver.Pipeline, error) {
 	if m == nil {
 		panic("vulkan: there is no kernel " + name)
 	}
-	p, err := d.dev.NewPipeline(m.Code, len(m.Bindings))
+	code := m.Code
+	if d.mutate != nil {
+		code = d.mutate(name, code)
+	}
+	p, err := d.dev.NewPipeline(code, len(m.Bindings))
 	if err != nil {
 		return nil, err
 	}

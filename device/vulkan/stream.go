@@ -45,7 +45,9 @@ var _ kernel.Queue = (*Stream)(nil)
 func (s *Stream) Launch(l kernel.Launch) {
 	s.dev.mu.Lock()
 	defer s.dev.mu.Unlock()
-	s.dev.dispatch(l)
+	if err := s.dev.dispatch(l); err != nil {
+		s.fail(err)
+	}
 }
 
 // Limit returns how many elements a binding spans at most.

@@ -63,7 +63,10 @@ type Device struct {
 	noted     bool // a kernel may have noted a fault
 	lost      error
 	rotary    rotaryTables
-	sabotage  func(*launch) // of tests
+
+	// Of tests: what changes a launch, and a kernel before it is compiled.
+	sabotage func(*launch)
+	mutate   func(name string, code []uint32) []uint32
 }
 
 var (
