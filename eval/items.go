@@ -25,6 +25,7 @@ type Match struct {
 	Line    int
 	Prompt  string
 	Answers []string
+	Judge   func(line string) bool // instead of Answers; nil: an answer is one of them
 }
 
 // Problem asks for a program.

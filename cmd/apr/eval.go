@@ -55,7 +55,9 @@ func evalCommand() *cli.Command {
 		Options: []cli.Option{
 			{Name: "file", Foreign: []string{"model", "model-path", "pretrained"}, Arg: true, Required: true, Model: true, Value: cli.String(&o.file, ""), Help: "model or run"},
 			adapterOption(&o.adapter),
-			{Name: "task", Foreign: []string{"tasks"}, Value: cli.Enum(&o.task, "perplexity", "perplexity", "agreement", "choice", "match", "code", "humaneval", "mbpp"), Default: "perplexity; agreement with --teacher", Help: "what to measure"},
+			{Name: "task", Foreign: []string{"tasks"}, Value: cli.Enum(&o.task, "perplexity",
+				"perplexity", "agreement", "choice", "match", "countdown", "code", "humaneval", "mbpp"),
+				Default: "perplexity; agreement with --teacher", Help: "what to measure"},
 			{Name: "data", Replaces: []string{"text"}, Short: "d", Path: true, Value: cli.Strings(&o.data), Help: "text to score: .jsonl, .parquet, .csv, .txt, a folder, or hf://datasets/ORG/NAME; other tasks: a .jsonl of items; repeatable"},
 			fields[0], fields[1], cacheOption(&o.dataCache),
 			{Name: "dataset", Value: cli.Enum(&o.dataset, "custom", "custom").Unbuilt("wikitext-2", "lambada"), Help: "data set to score; custom is the text of --data"},
@@ -203,7 +205,7 @@ func (o *evalOptions) prepare(ctx context.Context, e *cli.Env, f *modelfile.File
 	switch {
 	case o.isCode():
 		return o.prepareCode(ctx, e, tok)
-	case o.task == "choice" || o.task == "match":
+	case o.task == "choice" || o.task == "match" || o.task == "countdown":
 		t, err := o.prepareItems(tok)
 		return t, nothing, err
 	}

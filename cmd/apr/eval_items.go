@@ -16,7 +16,7 @@ import (
 	"apr/tokenizer"
 )
 
-// itemTask asks questions: choice or match.
+// itemTask asks questions: choice, match or countdown.
 type itemTask struct {
 	o       *evalOptions
 	tok     *tokenizer.Tokenizer
@@ -33,6 +33,8 @@ func (o *evalOptions) prepareItems(tok *tokenizer.Tokenizer) (_ task, err error)
 	}
 	if o.task == "choice" {
 		t.choices, t.sum, err = eval.ReadChoices(o.data[0])
+	} else if o.task == "countdown" {
+		t.matches, t.sum, err = eval.ReadCountdowns(o.data[0])
 	} else {
 		t.matches, t.sum, err = eval.ReadMatches(o.data[0])
 	}
@@ -152,7 +154,13 @@ func (t *itemTask) match(ctx context.Context, e *cli.Env, w eval.Writer, r *eval
 			}
 			r.InferenceErr = &why
 		}
-		right := err == nil && slices.ContainsFunc(m.Answers, func(a string) bool { return strings.TrimSpace(a) == line })
+		right := err == nil
+		switch {
+		case m.Judge != nil:
+			right = right && m.Judge(line)
+		default:
+			right = right && slices.ContainsFunc(m.Answers, func(a string) bool { return strings.TrimSpace(a) == line })
+		}
 		score.Items = append(score.Items, indicator(right))
 		bar.Add(1)
 	}
