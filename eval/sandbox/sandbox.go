@@ -12,8 +12,9 @@
 //
 // A program is killed when the process that started it ends, however that ends.
 //
-// It inherits neither the environment nor open files. The child is this same program under another name, which confines itself
-// before it becomes the program. Go's compiler and linker run in the same walls: they see text that a model wrote.
+// It inherits neither the environment nor open files, but the ends of pipes that its Program names. The child is this
+// same program under another name, which confines itself before it becomes the program. Go's compiler and linker run in
+// the same walls: they see text that a model wrote.
 //
 // Caveats. Children of a program that is not confined outlive it. The names, sizes and modes of files (stat) that its user may look up can be seen, their content cannot. Programs of
 // ordinary users run as that user, behind the other two walls, and may make as many threads as he may. Until its time is up
