@@ -110,6 +110,41 @@ func (r *Report) NotText() string {
 	return fmt.Sprintf("%d %s left out, not text (NUL or bad UTF-8): %s", n, what, strings.Join(names, ", "))
 }
 
+// leftOut says what was left out of folders and why, and names the first of it; "" if nothing was.
+func (r *Report) leftOut() string {
+	var names []string
+	for _, s := range r.SkippedIn[:min(maxNamed, len(r.SkippedIn))] {
+		names = append(names, s.Path+" ("+s.Reason+")")
+	}
+	if more := r.Skipped - int64(len(names)); more > 0 {
+		names = append(names, fmt.Sprintf("%d more", more))
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return "left out: " + strings.Join(names, ", ")
+}
+
+// Empty names the first of the files that hold nothing, and counts the others; "" if there is none.
+func (r *Report) Empty() string {
+	var names []string
+	for _, f := range r.Files {
+		if f.Bytes == 0 {
+			names = append(names, f.Path)
+		}
+	}
+	n := len(names)
+	switch {
+	case n == 0:
+		return ""
+	case n == 1:
+		return "1 file is empty: " + names[0]
+	case n > maxNamed:
+		names = append(names[:maxNamed], fmt.Sprintf("%d more", n-maxNamed))
+	}
+	return fmt.Sprintf("%d files are empty: %s", n, strings.Join(names, ", "))
+}
+
 // File is a file that was read whole.
 type File struct {
 	Path   string `json:"path"`
@@ -243,7 +278,12 @@ func (r *reader) verdict(paths []string) error {
 		return fault.In(fault.Invalid, strings.Join(paths, ", "), "holds no text: %s", note).WithHint("name files of text, or a folder with such files").WithID("E-CORPUS-065")
 	}
 	if rep.Documents == 0 {
-		return fault.In(fault.Invalid, strings.Join(paths, ", "), "no record").WithID("E-CORPUS-041")
+		f := fault.In(fault.Invalid, strings.Join(paths, ", "), "no record").WithID("E-CORPUS-041")
+		if note := rep.leftOut(); note != "" {
+			f = fault.In(fault.Invalid, strings.Join(paths, ", "), "no record; %s", note).WithID("E-CORPUS-041").
+				WithHint("a file that is named itself is read whatever folders leave out")
+		}
+		return f
 	}
 	return nil
 }

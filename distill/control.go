@@ -2,6 +2,7 @@ package distill
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -15,6 +16,10 @@ import (
 // ControlMost is the share of the training's operations, both legs together, that a control may take without being asked for.
 const ControlMost = 0.30
 
+// ControlAlways is how many operations a control may take whatever its share: about twenty seconds of one processor
+// core. Nobody waits for less, and a run without a control does not say what the teacher was worth.
+const ControlAlways = 1e12
+
 // ControlChoice says whether a run trains a control, and why.
 type ControlChoice struct {
 	Asked  string  `json:"asked"` // auto, ce, none
@@ -22,6 +27,8 @@ type ControlChoice struct {
 	Share  float64 `json:"share"` // of the training's operations, both legs together; 0: not known
 	Reason string  `json:"-"`
 	Never  bool    `json:"-"` // asking for one is refused
+
+	stepCost float64 // operations of its step, where they alone speak against it; else 0
 }
 
 // nothingHeld is why a control would be of no use.
@@ -80,6 +87,7 @@ func (in *inputs) chooseControl(c Config, planned dry.Planned) error {
 	case known:
 		in.control.On, in.control.Reason = before, "as before the run was stopped"
 	case !(in.control.Share <= ControlMost):
+		in.control.stepCost = cost
 		in.control.Reason = fmt.Sprintf("it would take %.0f %% of the training, more than the %.0f %% that are spent unasked", 100*in.control.Share, 100*ControlMost)
 	default:
 		in.control.On, in.control.Reason = true, fmt.Sprintf("it takes %.0f %% of the training", 100*in.control.Share)
@@ -88,6 +96,28 @@ func (in *inputs) chooseControl(c Config, planned dry.Planned) error {
 		return nil
 	}
 	return in.keepForControl(c, d)
+}
+
+// shortControl trains a control that takes more than its share, but few operations, once the data says how many
+// steps there are and what is held out.
+func (in *inputs) shortControl(c Config, dev device.Device, obs Observer) error {
+	steps := cmp.Or(c.Steps, int(in.loaderSteps))
+	if c.MaxSteps > 0 {
+		steps = min(steps, c.MaxSteps)
+	}
+	planned, ok := dev.(dry.Planned)
+	k := &in.control
+	if !ok || k.stepCost == 0 || in.held == nil || !(k.stepCost*float64(steps) <= ControlAlways) {
+		return nil
+	}
+	k.On, k.Reason = true, fmt.Sprintf("it takes %.0f %% of the training, which is short", 100*k.Share)
+	d := in.dryRun(c, planned.Target)
+	d.Form, d.Control = in.choice.Chosen.form, true
+	if err := in.keepForControl(c, d); err != nil {
+		return err
+	}
+	in.warnOfFewWindows(c, obs)
+	return nil
 }
 
 // keepForControl plans the step again with the student kept beside the control, cut as it is.

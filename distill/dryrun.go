@@ -83,6 +83,9 @@ func EstimateRun(ctx context.Context, c Config, dev device.Device, obs Observer)
 		return nil, err
 	}
 	in.dropIdleControl()
+	if err := in.shortControl(c, dev, obs); err != nil {
+		return nil, err
+	}
 	e.Verdict, e.Backend, e.BackendReason, e.Control = plan.Ready, in.choice.Backend, in.choice.Reason, in.control
 	e.describe(k)
 	if e.Data = in.dataSize(); c.Steps == 0 {

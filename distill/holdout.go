@@ -31,15 +31,27 @@ func (in *inputs) holdOut(c Config, read func() (*corpus.Tokens, error), obs Obs
 		return err
 	}
 	in.heldOut = in.held.ContentSHA256()
-	windows := max(0, len(in.held.IDs)-1) / c.SeqLen
-	switch {
-	case windows == 0:
-		obs.Message("warning: held-out text has %d tokens, fewer than one window of %d: nothing is evaluated; --val-fraction or --eval-data give more", len(in.held.IDs), c.SeqLen)
+	if in.windows(c) == 0 {
+		obs.Message("warning: held-out text has %d tokens, fewer than one window of %d: nothing is evaluated; "+
+			"--val-fraction or --eval-data give more", len(in.held.IDs), c.SeqLen)
 		in.held = nil
-	case windows < eval.EnoughBlocks && in.control.On:
-		obs.Message("warning: %d windows of held-out text are too few to tell the student from the control, which takes %d: more text, or a smaller --seq-len", windows, eval.EnoughBlocks)
 	}
+	in.warnOfFewWindows(c, obs)
 	return nil
+}
+
+// windows is how many windows of a row's length are held out.
+func (in *inputs) windows(c Config) int { return max(0, len(in.held.IDs)-1) / c.SeqLen }
+
+// warnOfFewWindows says where a control is trained that cannot be told from the student.
+func (in *inputs) warnOfFewWindows(c Config, obs Observer) {
+	if in.held == nil || !in.control.On {
+		return
+	}
+	if n := in.windows(c); n < eval.EnoughBlocks {
+		obs.Message("warning: %d windows of held-out text are too few to tell the student from the control, "+
+			"which takes %d: more text, or a smaller --seq-len", n, eval.EnoughBlocks)
+	}
 }
 
 // holdEnough holds out enough windows, or as many as a fifth of the text gives.

@@ -113,6 +113,9 @@ func openInputs(ctx context.Context, c Config, dev device.Device, obs Observer) 
 		return nil, err
 	}
 	in.dropIdleControl()
+	if err := in.shortControl(c, dev, obs); err != nil {
+		return nil, err
+	}
 	return in, nil
 }
 
@@ -474,6 +477,9 @@ func (in *inputs) encode(ctx context.Context, c Config, name string, paths []str
 	if note := report.NotText(); note != "" {
 		obs.Message("warning: %s", note)
 		detail += "; " + note
+	}
+	if note := report.Empty(); note != "" {
+		obs.Message("warning: %s", note)
 	}
 	in.noteCache(name, use, obs)
 	in.records[name] = runlog.Input{

@@ -285,7 +285,9 @@ func (o *distillOptions) recordTable() []cli.Option {
 		{Name: "allow-changed", Value: cli.Bool(&o.AllowChanged, false), Help: "resume although configuration, data or machine differ; the run records it"},
 		{Name: "allow-same-model", Env: "APR_DISTILL_ALLOW_DEGENERATE_KD", Value: cli.Bool(&o.AllowSameModel, false), Help: "allow a student whose weights equal the teacher's, exactly or up to rounding; the run records it"},
 		{Name: oddWeights, Value: cli.Bool(&o.AllowOddWeights, false), Help: oddWeightsHelp},
-		{Name: "control", Value: cli.Enum(&o.Control, "auto", "auto", "none", "ce"), Help: "train an identical student without the teacher, to compare: ce, none, or auto (where it takes at most 30 % of the training)"},
+		{Name: "control", Value: cli.Enum(&o.Control, "auto", "auto", "none", "ce"),
+			Help: "train an identical student without the teacher, to compare: ce, none, or auto " +
+				"(where it takes at most 30 % of the training, or is short)"},
 		{Name: "plan", Value: cli.Bool(&o.Plan, false), Help: "print the plan and stop, as apr plan does"},
 		{Name: "runs-dir", EnvOnly: true, Path: true, Env: "APR_RUNS_DIR", Value: cli.String(&o.RunsDir, "runs"), Help: "where runs without --output go"},
 	}

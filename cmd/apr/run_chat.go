@@ -191,9 +191,9 @@ const talkHelp = `/system TEXT   set the system message; without TEXT there is n
 /reset         forget the conversation, or the text
 /bye           end, as Ctrl-D and Ctrl-C twice do
 """            begin a text of several lines; """ at the end of a line ends it
-Ctrl-C stops an answer. Between """ and """ a line that begins with / is no command.
-Where the model continues texts, each line is a new text, and Enter alone goes on
-with the last one.`
+Ctrl-C stops an answer. Between """ and """ a line that begins with / is
+no command. Where the model continues texts, each line is a new text, and
+Enter alone goes on with the last one.`
 
 // command does what a line that begins with / says, and reports whether it ends the conversation.
 func (t *talk) command(line string) (ends bool) {

@@ -112,11 +112,41 @@ func (r *configReader) mapping(prefix string, n *yaml.Node) error {
 			return r.fail(k, key, "key given twice")
 		}
 		seen[key] = true
-		if err := r.entry(key, k, v); err != nil {
+		err := r.entry(key, k, v)
+		if f, ok := err.(*fault.Error); ok && r.unread(key, v) {
+			return f.WithHint("%s", strings.TrimPrefix(f.Hint+r.otherUnknown(prefix, n.Content[i+2:]), "; "))
+		}
+		if err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// unread reports whether nothing is known of a key.
+func (r *configReader) unread(key string, v *yaml.Node) bool {
+	_, nested := r.nested[key]
+	return r.option(key) == nil && !nested && !(v.Kind == yaml.MappingNode && r.opensSection(key))
+}
+
+// otherUnknown lists the unknown keys among the rest of a mapping with their names here, so that a file of another
+// program is rewritten at once and not key by key; "" if there is none.
+func (r *configReader) otherUnknown(prefix string, rest []*yaml.Node) string {
+	var all []string
+	for i := 0; i+1 < len(rest); i += 2 {
+		key := prefix + rest[i].Value
+		if rest[i].Kind != yaml.ScalarNode || !r.unread(key, rest[i+1]) {
+			continue
+		}
+		if name, _ := r.meant(key); name != "" {
+			key += " (" + name + ")"
+		}
+		all = append(all, key)
+	}
+	if len(all) == 0 {
+		return ""
+	}
+	return "; also unknown: " + strings.Join(all, ", ")
 }
 
 // entry reads one key and its value.
@@ -176,6 +206,25 @@ func (r *configReader) opensSection(key string) bool {
 // unknown names the nearest key.
 func (r *configReader) unknown(key string, k *yaml.Node) error {
 	err := r.fail(k, "", "unknown key %q", key)
+	switch name, advice := r.meant(key); {
+	case advice != "":
+		return err.WithHint("%s", advice)
+	case name != "":
+		return err.WithHint("did you mean %q?", name)
+	}
+	return err
+}
+
+// meant returns the key that an unknown one probably stands for, or what to do instead; "" for both if nothing is
+// like it. Inside a section, an option of that very name is meant: it stands at the top of a file.
+func (r *configReader) meant(key string) (name, advice string) {
+	section, last, nested := key, "", false
+	if i := strings.LastIndexByte(key, '.'); i >= 0 {
+		section, last, nested = key[:i], key[i+1:], true
+	}
+	if nested && r.option(last) != nil {
+		return "", fmt.Sprintf("%q is known outside of %s, at the beginning of a line", last, section)
+	}
 	var known []string
 	for i := range r.opts {
 		o := &r.opts[i]
@@ -183,18 +232,14 @@ func (r *configReader) unknown(key string, k *yaml.Node) error {
 			continue
 		}
 		if slices.Contains(o.Foreign, spelled(key)) {
-			return err.WithHint("did you mean %q?", o.key())
+			return o.key(), ""
 		}
 		known = append(known, o.key())
 	}
 	if text := r.advice[spelled(key)]; text != "" {
-		return err.WithHint("%s", text)
+		return "", text
 	}
-	known = append(known, sortedKeys(r.nested)...)
-	if n := fault.Nearest(key, known); n != "" {
-		return err.WithHint("did you mean %q?", n)
-	}
-	return err
+	return fault.Nearest(key, append(known, sortedKeys(r.nested)...)), ""
 }
 
 // store keeps the value of key for option t; two keys that mean one option are an error.

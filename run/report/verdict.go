@@ -144,7 +144,7 @@ func judge(r *runlog.Record, out *outcome, rows []Score, margins []Margin, canar
 	case distilled == nil:
 		v.unfinished(r)
 	case uncaught(canaries) != nil:
-		v.void(uncaught(canaries))
+		v.void(uncaught(canaries), distilled)
 	case alone && control == nil:
 		v.withoutTeacher(distilled, untrained, margins)
 	case control == nil:
@@ -256,12 +256,15 @@ func uncaught(canaries []Canary) *Canary {
 	return nil
 }
 
-// void is the verdict on an evaluation that cannot tell the student from a broken model: whatever its scores compare, they do
-// not say it.
-func (v *Verdict) void(c *Canary) {
+// void is the verdict on an evaluation that cannot tell the student from a broken model: whatever its scores
+// compare, they do not say it. The detail says the rule with its numbers, since the student's score may look better
+// than the broken model's.
+func (v *Verdict) void(c *Canary, distilled *Score) {
 	v.Tone = Bad
 	v.Headline = fmt.Sprintf("The scores say nothing: the distilled student is not surely better than a broken model (%s: %s)", c.Name, c.What)
-	v.Detail = "What the teacher was worth cannot be read from them. More held-out text, or more training, may change that."
+	v.Detail = fmt.Sprintf("It has %.4f nats per token, the broken model %.4f; to count, it is better by five standard "+
+		"errors. What the teacher was worth cannot be read from these scores. More held-out text, or more training, may "+
+		"change that.", distilled.NatsPerToken, float64(c.Nats))
 }
 
 func (v *Verdict) withoutControl(distilled *Score) {
