@@ -16,7 +16,8 @@ import (
 var sessions = map[string]string{
 	"distill": "distill model --student-config config.json -d text.jsonl.zst --val-fraction 0.1 --steps 160 --batch-size 2 --seq-len 64 --lr 5e-3 --eval-every 0 -o mine",
 	"alone":   "distill model --student-config config.json -d folder --val-fraction 0.3 --steps 30 --batch-size 2 --seq-len 16 --lr 5e-3 --control none -o mine",
-	"short":   "distill model --student-config large.json -d folder --val-fraction 0.3 --steps 2 --batch-size 1 --seq-len 16 --eval-every 0 -o mine",
+	"short": "distill model --student-config large.json -d folder --val-fraction 0.3 --steps 2 " +
+		"--batch-size 1 --seq-len 16 --eval-every 0 -o mine",
 }
 
 // TestTerminalSessions: what a person sees at 80 and at 120 columns is what the golden files say, numbers apart, and no line is wider
