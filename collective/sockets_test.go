@@ -266,14 +266,15 @@ func TestKilledAndStopped(t *testing.T) {
 			victim := 1 + trial%(world-1)
 			p := children[victim-1].Process
 			time.AfterFunc(time.Duration(5+3*trial)*time.Millisecond, func() { _ = p.Signal(sig) })
-			began := time.Now()
+			began, unnoticed := time.Now(), time.AfterFunc(silence+farewellTime, func() { _ = p.Kill() })
 			for err == nil {
 				err = comm.Sum32([]float32{1})
 			}
+			unnoticed.Stop()
 			how := map[syscall.Signal]collective.How{syscall.SIGKILL: collective.Gone, syscall.SIGSTOP: collective.Silent}[sig]
 			var lost *collective.Lost
 			if !errors.As(err, &lost) || lost.Rank != victim || lost.How != how {
-				t.Errorf("%v of rank %d: rank 0 says %v", sig, victim, err)
+				t.Fatalf("%v of rank %d: rank 0 says %v", sig, victim, err)
 			}
 			if took := time.Since(began); took > silence+farewellTime {
 				t.Errorf("%v of rank %d: named after %v", sig, victim, took)
