@@ -290,8 +290,7 @@ func (p Place) checkBare(getenv func(string) string, inner *said) error {
 func (p Place) unbuilt(name, value, what string) error {
 	return fault.In(fault.Unavailable, name, "is %s: training with more than one rank is not built yet", value).
 		WithHint("%s; distill --backend cpu trains with ranks of torchrun, srun and mpirun; else start one process, or "+
-			"unset "+
-			"%s to train alone%s", what, strings.Join(p.unset(), " "), p.table()).WithID("E-LAUNCHER-002")
+			"unset %s to train alone%s", what, strings.Join(p.unset(), " "), p.table()).WithID("E-LAUNCHER-002")
 }
 
 // said is what one launcher says, once it is consistent.
