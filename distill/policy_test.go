@@ -3,9 +3,9 @@ package distill
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"apr/corpus"
@@ -137,7 +137,8 @@ func TestOwnRowsMask(t *testing.T) {
 	} {
 		all := p.add(b, drawn{texts: []generate.Text{{IDs: v.drawn}}, prompts: [][]int32{v.prompt}})
 		own := all.Slice(1, 2)
-		if all.Rows != 2 || fmt.Sprint(own.Tokens, own.Targets, own.Mask) != fmt.Sprint(v.inputs, v.targets, v.mask) {
+		if all.Rows != 2 || !slices.Equal(own.Tokens, v.inputs) || !slices.Equal(own.Targets, v.targets) ||
+			!slices.Equal(own.Mask, v.mask) {
 			t.Errorf("prompt %v, drawn %v: %v", v.prompt, v.drawn, own)
 		}
 		contracttest.Cases(t, 1)

@@ -75,7 +75,6 @@ func (r Ranks) rowsOf(b corpus.Batch) corpus.Batch {
 
 // shared is what a step that is shared with other ranks keeps until its record is complete.
 type shared struct {
-	sum    partial
 	parts  [][]device.Tensor // a copy of all gradients for each level of the tree of leaves
 	host   []float32         // of a bucket of gradients
 	phases [device.NumPhases]time.Duration

@@ -115,7 +115,7 @@ func (o *options) run(ctx context.Context) error {
 	}
 	text := table(all)
 	if o.docs == "" {
-		_, err := fmt.Print(text)
+		_, err := os.Stdout.WriteString(text)
 		return err
 	}
 	return trial.Replace(o.docs, "ownrows", text)

@@ -103,10 +103,10 @@ func (d *Device) Alloc(name string, c device.Component, t tensor.DType, rows, co
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err := d.placeBuffer(b); err != nil {
-		d.lose(outOfMemory(err, name, c))
+		_ = d.lose(outOfMemory(err, name, c)) // Err returns it
 	}
 	if b.buf != nil {
-		d.check(d.record().Zero(b.buf, b.at, b.size))
+		_ = d.check(d.record().Zero(b.buf, b.at, b.size))
 	}
 	return device.Whole(b, t, rows, cols)
 }
@@ -170,7 +170,7 @@ func (d *Device) temp(name string, c device.Component, n int64) *buffer {
 		d.made++
 		var err error
 		if b.place, err = d.take(size); err != nil {
-			d.lose(outOfMemory(err, name, c))
+			_ = d.lose(outOfMemory(err, name, c))
 		}
 	}
 	b.n, b.state, b.ids = n, device.Temporary, nil

@@ -42,7 +42,7 @@ func (s *Stream) Copy(dst, src device.Tensor) {
 	for r := range dst.Rows {
 		a, n := rowBytes(dst, r)
 		b, _ := rowBytes(src, r)
-		s.dev.check(s.dev.record().Copy(to.buf, to.at+a, from.buf, from.at+b, n))
+		_ = s.dev.check(s.dev.record().Copy(to.buf, to.at+a, from.buf, from.at+b, n))
 	}
 }
 

@@ -168,7 +168,7 @@ func (d *Device) Close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.lost == nil {
-		d.finish()
+		_ = d.finish() // what fails is kept in lost
 	}
 	if d.lost == nil && d.cache != "" && d.compiled > 0 {
 		d.keepCache()

@@ -465,7 +465,7 @@ func (l *link) again(lost error) *wire {
 				return nil
 			}
 		}
-		c.fail(fmt.Errorf("%w (it had left: %v)", err, lost))
+		c.fail(fmt.Errorf("%w (it had left: %w)", err, lost))
 		return nil
 	}
 }
@@ -482,7 +482,7 @@ func (l *link) talk(w *wire) error {
 	}
 	l.c.wake.Broadcast()
 	l.c.mu.Unlock()
-	<-done
+	_ = <-done // ask ends with its connection: err says why
 	return err
 }
 

@@ -89,19 +89,6 @@ var samples = []string{
 	"a", " ", "\n\n\n", "x = y*(z+1) // комментарий",
 }
 
-// decoded returns what ids stand for, special tokens as one byte 0, without the space that a tokenizer writes itself.
-func decoded(tok *tokenizer.Tokenizer, ids []int32, s string) (ends []int, all string) {
-	for _, id := range ids {
-		b, _ := tok.Bytes(id)
-		if tok.Kind(id) == tokenizer.Control {
-			b = "\x00"
-		}
-		all += b
-		ends = append(ends, len(all))
-	}
-	return ends, all
-}
-
 // checkRow compares a row with what a slow comparison of all prefixes says: pairs of positions behind the same text
 // whose next ids agree under W, each as late as it can be, all of them and no other ones.
 func checkRow(t *testing.T, p *Pair, ids []int32, row *Row, s string) {

@@ -71,8 +71,8 @@ func (f *functions) names() map[string]*uintptr {
 
 type queueInfo struct {
 	typ           uint32
-	next          unsafe.Pointer
-	flags         uint32
+	_             unsafe.Pointer // next
+	_             uint32         // flags
 	family, count uint32
 	priorities    *float32
 }
@@ -141,7 +141,7 @@ func (d *Device) Close() {
 
 type setLayoutBinding struct {
 	binding, typ, count, stages uint32
-	samplers                    unsafe.Pointer
+	_                           unsafe.Pointer // samplers
 }
 
 type setLayoutInfo struct {

@@ -119,13 +119,13 @@ const (
 )
 
 type applicationInfo struct {
-	typ        uint32
-	next       unsafe.Pointer
-	name       *byte
-	version    uint32
-	engine     *byte
-	engineVers uint32
-	api        uint32
+	typ  uint32
+	_    unsafe.Pointer // next
+	name *byte
+	_    uint32 // version
+	_    *byte  // engine
+	_    uint32 // version of the engine
+	api  uint32
 }
 
 type instanceInfo struct {
