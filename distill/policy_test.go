@@ -170,7 +170,7 @@ func ownTrainer(t *testing.T, sampled bool) (*Trainer, *teacher.Resident, corpus
 	}
 	b.Mask[0], b.Mask[len(b.Mask)-1] = 1, 1
 	tr := newTrainer(student, s, b, big, device.LossSpec{Alpha: 1, Temperature: 1, Divergence: device.ReverseKL})
-	tr.Loss.Vocab = 4096
+	tr.Loss.Vocab, tr.Loss.ChunkRows = 4096, 4 // several chunks: the teacher's rows do not all begin at 0
 	tr.OwnRows(2, 12, sampled)
 	return tr, big, b
 }
