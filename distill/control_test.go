@@ -77,7 +77,7 @@ func TestControlAuto(t *testing.T) {
 		"a small student":   {auto(func(*Config) {}), 0, true, "it takes"},
 		"memory for both":   {auto(func(*Config) {}), with, true, "it takes"},
 		"memory for one":    {auto(func(*Config) {}), with - 1, false, "there is no memory to keep the student beside it"},
-		"a large student":   {auto(func(c *Config) { c.StudentConfig = large }), 0, false, "it would take 4"},
+		"a large student":   {auto(func(c *Config) { c.StudentConfig, c.Steps = large, 1000 }), 0, false, "it would take 4"},
 		"nothing held out":  {auto(func(c *Config) { c.ValFraction = 0 }), 0, false, nothingHeld},
 		"too little to see": {auto(func(c *Config) { c.ValFraction, c.EvalData = 0, []string{few} }), 0, false, nothingHeld},
 		"no teacher":        {auto(func(c *Config) { c.Loss.Alpha = 0 }), 0, false, "the student itself has no teacher"},

@@ -30,7 +30,8 @@ type HFOptions struct {
 
 // SaveHF writes a Hugging Face folder: config.json, model.safetensors (sharded above 5 GB, with index),
 // generation_config.json and, if there is a tokenizer, tokenizer.json and tokenizer_config.json. dtype is what
-// config.json states. Existing files are refused without force.
+// config.json states. A configuration that names no end of texts gets the tokenizer's. Existing files are refused
+// without force.
 func SaveHF(dir string, c arch.Config, tok *tokenizer.Tokenizer, tensors []tensor.Source, dtype tensor.DType, force bool) ([]string, error) {
 	return SaveHFFolder(dir, c, tok, tensors, HFOptions{DType: dtype, Force: force})
 }
@@ -39,6 +40,9 @@ func SaveHF(dir string, c arch.Config, tok *tokenizer.Tokenizer, tensors []tenso
 func SaveHFFolder(dir string, c arch.Config, tok *tokenizer.Tokenizer, tensors []tensor.Source, opt HFOptions) (_ []string, err error) {
 	if c.Stored, err = storedAs(c, tensors); err != nil {
 		return nil, err
+	}
+	if tok != nil && len(c.EOS) == 0 && tok.EOS() != tokenizer.None {
+		c.EOS = []int{int(tok.EOS())} // other programs end a text by these files alone
 	}
 	config, err := arch.HFConfig(c, opt.DType)
 	if err != nil {

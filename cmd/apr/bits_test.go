@@ -161,7 +161,7 @@ var resumedWith = map[string]resumed{
 	"min-completion-tokens": {with: "--min-completion-tokens=4", want: cannot},
 	"max-prompt-chars":      {with: "--max-prompt-chars=99", want: cannot},
 	"slots":                 {with: "--slots=2", want: cannot},
-	"on-policy":             {with: "--on-policy=0.5", want: cannot}, // with the alpha of the run
+	"on-policy":             {with: "--on-policy=0.5", want: differs},
 	"plan":                  {with: "--plan", want: elsewhere},
 	"runs-dir":              {with: "APR_RUNS_DIR=elsewhere", want: goesOn},
 

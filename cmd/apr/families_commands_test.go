@@ -321,7 +321,8 @@ func (c *familyCase) scored() {
 // checkpoint, verifies, and compares the plan with what the run needed.
 func (c *familyCase) distilled() {
 	c.t.Helper()
-	step := []string{c.path("q4_k_m.gguf"), "-d", c.path("text.jsonl"), "--batch-size", "2", "--seq-len", "16", "--backend", "cpu"}
+	step := []string{c.path("q4_k_m.gguf"), "-d", c.path("text.jsonl"), "--batch-size", "2", "--seq-len", "16",
+		"--backend", "cpu", "--control", "none"}
 	young := append(slices.Clone(step), "--student-config", c.path("student.json"), "--steps", "2")
 	distill := append([]string{"distill"}, young...)
 	distill = append(distill, "--eval-every", "0", "--checkpoint-every", "1", "--data-cache", "off")
