@@ -53,7 +53,7 @@ func (g Group) leaves() int {
 func (g Group) validate(rows int) error {
 	world := max(1, g.World)
 	switch {
-	case rows < world:
+	case world > 1 && rows < world: // alone, the plan judges sizes
 		return fault.New(fault.Usage, "a step of %d rows is fewer than %d ranks", rows, world).
 			WithHint("raise --batch-size or --grad-accum, which count the rows of all ranks, or use fewer ranks").
 			WithID("E-RANKS-001")
