@@ -139,10 +139,12 @@ func TestMemoryAddsUp(t *testing.T) {
 	rates := Rates{FLOPS: 1e12, Bandwidth: 1e12, Launch: 1e-3}
 	plan := Of(Setting{}, d.Record(), 0, rates)
 	m := plan.Memory
-	if sum := m.Teacher + m.Student + m.Gradients + m.Optimizer + m.Activations + m.Logits + m.Batch + m.Scratch; sum != m.Total || m.Total != d.Record().Total() {
+	if sum := m.Teacher + m.Student + m.Gradients + m.Optimizer + m.Activations + m.Logits + m.Batch + m.KVCache +
+		m.Scratch; sum != m.Total || m.Total != d.Record().Total() {
 		t.Errorf("components add up to %d, total %d", sum, m.Total)
 	}
-	if m.Student != 300*300*6 || m.Optimizer != 300*300*8 || m.Holes != 60160 || m.Scratch != m.Holes+12345+20000 {
+	if m.Student != 300*300*6 || m.Optimizer != 300*300*8 ||
+		m.Holes != 60160 || m.Scratch != m.Holes+12345 || m.KVCache != 20000 {
 		t.Errorf("%+v", m)
 	}
 	if plan.Costs.FLOPs != 2*100*300*300 || plan.Costs.ByPhase["student_forward"] != plan.Costs.FLOPs {

@@ -255,7 +255,8 @@ func TestMXFP4Teacher(t *testing.T) {
 		}
 	}
 	c.apr(0, "run", c.path("m.gguf"), "-p", familyText[:60], "-n", "4", "--no-gpu")
-	young := []string{c.path("m.gguf"), "--student-config", c.path("student.json"), "-d", c.path("text.jsonl"), "--batch-size", "2", "--seq-len", "16", "--steps", "2",
+	young := []string{c.path("m.gguf"), "--student-config", c.path("student.json"), "-d", c.path("text.jsonl"),
+		"--batch-size", "2", "--seq-len", "16", "--steps", "2",
 		"--backend", "cpu", "--control", "none"}
 	c.apr(0, append(append([]string{"distill"}, young...), "--eval-every", "0", "--data-cache", "off", "-o", c.path("run"))...)
 	c.planned(c.apr(0, append([]string{"plan"}, young...)...))
