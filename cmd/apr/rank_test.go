@@ -92,4 +92,22 @@ func TestRanksDoNotTrainAlone(t *testing.T) {
 	if code, stderr := run1(plan, "NNODES=2"); code != 0 || !strings.Contains(stderr, "NNODES=2, and no variable says which of them this process is") {
 		t.Errorf("nodes without a number: exit %d\n%s", code, stderr)
 	}
+	// Flags that say how many ranks there are do not silence a launcher that says otherwise.
+	for _, flags := range [][]string{
+		{"--world-size", "2", "--backend", "cpu"}, {"--world-size", "1"}, {"--rank", "0", "--world-size", "1"},
+	} {
+		for _, environ := range [][]string{
+			{"RANK=1", "WORLD_SIZE=2", "LOCAL_RANK=1", "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=29512"},
+			{"SLURM_PROCID=1", "SLURM_STEP_NUM_TASKS=2"},
+		} {
+			contracttest.Cases(t, 1)
+			code, said := run1(append(append([]string{"distill"}, training...), flags...), environ...)
+			if code != 9 || !strings.Contains(said, ": is 2") {
+				t.Errorf("distill %v, %v: exit %d: %s", flags, environ, code, said)
+			}
+		}
+	}
+	if _, err := os.Stat(output); !os.IsNotExist(err) {
+		t.Errorf("something was written: %v", err)
+	}
 }

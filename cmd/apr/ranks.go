@@ -96,6 +96,11 @@ func (o *distillOptions) party(e *cli.Env) (*party, error) {
 			o.WorldSize-1).
 			WithID("E-RANKS-031")
 	}
+	if !complete || o.WorldSize == 1 { // a launcher's other processes would each train a student
+		if p.alone, err = rank(e); err != nil {
+			return nil, err
+		}
+	}
 	p.rank, p.world, p.rendezvous, p.by = max(0, o.Rank), o.WorldSize, o.Rendezvous, "--rank and --world-size"
 	if local {
 		p.by = "--world-size, which starts the others"

@@ -472,8 +472,11 @@ func (l *link) again(lost error) *wire {
 
 // talk asks and listens on a connection until it breaks.
 func (l *link) talk(w *wire) error {
-	done := make(chan error, 1)
-	go func() { done <- l.ask(w) }()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = l.ask(w) // ends with its connection, whose error says why
+	}()
 	err := l.listen(w)
 	_ = w.Close() // ends ask
 	l.c.mu.Lock()
@@ -482,7 +485,7 @@ func (l *link) talk(w *wire) error {
 	}
 	l.c.wake.Broadcast()
 	l.c.mu.Unlock()
-	_ = <-done // ask ends with its connection: err says why
+	<-done
 	return err
 }
 
