@@ -43,6 +43,7 @@ type Adapter struct {
 	Modules []Module
 
 	Warnings []string // what is doubtful about the file that it was read from
+	doubts   []string // those of them that its bytes alone tell
 }
 
 // The files of a folder, as PEFT names them.
@@ -165,9 +166,10 @@ func Identity(f *modelfile.Files) (string, error) {
 }
 
 // Open reads the adapter of the folder or file path for the model f: a folder of PEFT or a GGUF file. One that is for another
-// model, by shape or by recorded identity, is refused.
+// model, by shape or by recorded identity, is refused; so is one with values that no trained model has, unless f allows
+// odd ones.
 func Open(path string, f *modelfile.Files) (*Adapter, error) {
-	a, err := read(path, f.Config)
+	a, err := read(path, f.Config, f.AllowOdd)
 	if err != nil {
 		return nil, err
 	}
@@ -182,6 +184,7 @@ func Open(path string, f *modelfile.Files) (*Adapter, error) {
 	if err := a.judge(path, f); err != nil {
 		return nil, err
 	}
+	a.Warnings = append(a.doubts, a.Warnings...)
 	if a.Norms == "" {
 		return a, nil
 	}
@@ -196,19 +199,19 @@ func Open(path string, f *modelfile.Files) (*Adapter, error) {
 	return a, nil
 }
 
-// read reads a folder or a file.
-func read(path string, c arch.Config) (*Adapter, error) {
+// read reads a folder or a file. Where odd, values that no trained model has are only told.
+func read(path string, c arch.Config, odd bool) (*Adapter, error) {
 	st, err := os.Stat(path)
 	if err != nil {
 		return nil, fault.In(fault.NotFound, path, "is no adapter").Because(err).WithHint("an adapter is a folder with %s, or a .gguf file", configName)
 	}
 	if st.IsDir() {
-		return readPEFT(path, c)
+		return readPEFT(path, c, odd)
 	}
 	if filepath.Base(path) == configName || filepath.Base(path) == weightsName {
-		return readPEFT(filepath.Dir(path), c)
+		return readPEFT(filepath.Dir(path), c, odd)
 	}
-	return readGGUF(path, c)
+	return readGGUF(path, c, odd)
 }
 
 // pair is an A [r, in] and a B [out, r] of a file.

@@ -2,6 +2,7 @@ package adapter
 
 import (
 	"encoding/json"
+	"errors"
 	"maps"
 	"math"
 	"os"
@@ -478,4 +479,112 @@ func TestDamagedTensors(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+}
+
+// Values and bytes that no trained adapter has are refused or told as those of a model are, in both forms.
+func TestDamagedContents(t *testing.T) {
+	f, odd := open(t, base), open(t, base)
+	odd.AllowOdd = true
+	const no = "no trained model has such a weight"
+	for _, tt := range []struct {
+		name    string
+		change  func(m []Module)
+		id      string // of the refusal
+		says    string // in a warning, also where odd weights are allowed; empty: nothing is said
+		allowed bool   // where odd weights are
+	}{
+		{name: "sound", change: func([]Module) {}},
+		{name: "A of 1e30", change: func(m []Module) { m[1].A[7] = 1e30 }, id: "E-MODEL-050", says: no, allowed: true},
+		{name: "B of -2e9", change: func(m []Module) { m[1].B[7] = -2e9 }, id: "E-MODEL-050", says: no, allowed: true},
+		{name: "1e6", change: func(m []Module) { m[1].B[7] = 1e6 }, says: "a value of magnitude 1e+06"},
+		{name: "B of one value", change: func(m []Module) {
+			for i := range m[1].B {
+				m[1].B[i] = 0.01
+			}
+		}, id: "E-MODEL-050", says: "values are the same", allowed: true},
+		{name: "A of one value", change: func(m []Module) { clear(m[1].A) }, id: "E-ADAPTER-023"},
+		{name: "a hole in A", change: func(m []Module) { clear(m[1].A[9 : 9+1024]) }, says: "4096 bytes are zero"},
+		{name: "a hole in B", change: func(m []Module) { clear(m[0].B[9 : 9+1024]) }, says: "4096 bytes are zero"},
+		{name: "few zeros", change: func(m []Module) { clear(m[1].A[9 : 9+1023]) }},
+		{name: "B of zeros", change: func(m []Module) { clear(m[0].B) }, says: "adds nothing to 1 of 2 matrices"},
+		{name: "a fresh adapter", change: func(m []Module) { clear(m[0].B); clear(m[1].B) },
+			says: "B is zero in all 2 matrices"},
+		{name: "A twice", change: func(m []Module) { copy(m[1].A, m[0].A) }, says: "has the same bytes as"},
+		{name: "B twice", change: func(m []Module) { copy(m[1].B, m[0].B) }, says: "has the same bytes as"},
+		{name: "a module twice", change: func(m []Module) { copy(m[1].A, m[0].A); copy(m[1].B, m[0].B) },
+			says: "A and B of model.layers.1.self_attn.q_proj.weight are those of"},
+	} {
+		a, err := New(f.Config, []string{"q"}, 32, 64, 0)
+		if err != nil || len(a.Modules) != 2 {
+			t.Fatal(len(a.Modules), err)
+		}
+		x := uint32(1)
+		for i := range a.Modules {
+			m := &a.Modules[i]
+			m.A, m.B = make([]float32, m.Rank*m.Slot.Shape[1]), make([]float32, m.Rank*m.Slot.Shape[0])
+			for _, v := range [][]float32{m.A, m.B} {
+				for j := range v {
+					x = x*1664525 + 1013904223
+					v[j] = (float32(int32(x|1<<12)) + 0.5) / (1 << 34)
+				}
+			}
+		}
+		tt.change(a.Modules)
+		dir, file := filepath.Join(t.TempDir(), "a"), filepath.Join(t.TempDir(), "a.gguf")
+		if _, err := a.SavePEFT(dir, false); err != nil {
+			t.Fatal(err)
+		}
+		if err := a.SaveGGUF(file, f.Config, false); err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range []string{dir, file} {
+			contracttest.Cases(t, 1)
+			said := func(b *Adapter, says string) bool {
+				return len(b.Warnings) == 1 && says != "" && strings.Contains(b.Warnings[0], says) ||
+					len(b.Warnings) == 0 && says == ""
+			}
+			b, err := Open(path, f)
+			switch {
+			case tt.id == "" && (err != nil || !said(b, tt.says)):
+				t.Errorf("%s, %s: %+v, %v", tt.name, filepath.Base(path), b, err)
+			case tt.id != "" && (fault.KindOf(err) != fault.Invalid || !as(err, tt.id) ||
+				!strings.Contains(err.Error(), tt.says)):
+				t.Errorf("%s, %s: %v", tt.name, filepath.Base(path), err)
+			}
+			if b, err = Open(path, odd); tt.allowed && (err != nil || !said(b, tt.says)) {
+				t.Errorf("%s, %s: where odd weights are allowed: %v", tt.name, filepath.Base(path), err)
+			}
+		}
+	}
+}
+
+// A tensor of q, k and v of which one has no adapter has zeros in B, as it was written.
+func TestZerosBesideOthers(t *testing.T) {
+	c := open(t, goldens+"/families/phi3")
+	a := random(c.Config)
+	for i := range a.Modules {
+		m := &a.Modules[i]
+		m.Rank = min(24, m.Slot.Shape[0], m.Slot.Shape[1])
+		m.A, m.B = make([]float32, m.Rank*m.Slot.Shape[1]), make([]float32, m.Rank*m.Slot.Shape[0])
+		for j := range m.A {
+			m.A[j] = float32(i+1) / float32(j+100)
+		}
+		for j := range m.B {
+			m.B[j] = float32(i+2) / float32(j+100)
+		}
+	}
+	dir := filepath.Join(t.TempDir(), "a")
+	if _, err := a.SavePEFT(dir, false); err != nil {
+		t.Fatal(err)
+	}
+	b, err := Open(dir, c)
+	if err != nil || strings.Contains(strings.Join(b.Warnings, "\n"), "hole") {
+		t.Errorf("%v, %v", b, err)
+	}
+}
+
+// as reports whether a fault has that id.
+func as(err error, id string) bool {
+	var e *fault.Error
+	return errors.As(err, &e) && e.ID == id
 }

@@ -22,7 +22,7 @@ func (a *Adapter) judge(path string, f *modelfile.Files) error {
 				m.A[0]).
 				At("matrix %q", m.Slot.Name).WithHint("fetch the adapter again").WithID("E-ADAPTER-023")
 		}
-		if m.Scale == 0 || !slices.ContainsFunc(m.B, func(x float32) bool { return x != 0 }) {
+		if m.Scale == 0 || m.silent() {
 			silent++
 			continue
 		}

@@ -11,7 +11,7 @@ import (
 )
 
 // readGGUF reads a file of llama.cpp's converter for a model of description c.
-func readGGUF(path string, c arch.Config) (*Adapter, error) {
+func readGGUF(path string, c arch.Config, odd bool) (*Adapter, error) {
 	f, err := gguf.Open(path)
 	if err != nil {
 		return nil, err
@@ -36,6 +36,7 @@ func readGGUF(path string, c arch.Config) (*Adapter, error) {
 		return nil, err
 	}
 	a, slots := &Adapter{Base: text(baseKey), Norms: text(normsKey)}, Slots(c)
+	used := map[string][]Module{}
 	for _, name := range slices.Sorted(maps.Keys(by)) {
 		scale := 1.0
 		if given && alpha != 0 { // llama.cpp: without alpha the product is not scaled
@@ -45,9 +46,12 @@ func readGGUF(path string, c arch.Config) (*Adapter, error) {
 		if err != nil {
 			return nil, err
 		}
-		a.Modules = append(a.Modules, ms...)
+		a.Modules, used[name] = append(a.Modules, ms...), ms
 	}
-	return a, f.Verify()
+	if err := f.Verify(); err != nil {
+		return nil, err
+	}
+	return a, a.damage(path, by, used, odd)
 }
 
 // splitGGUF returns the matrix of a tensor, and which of the two it is.

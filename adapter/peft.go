@@ -172,7 +172,7 @@ func (s settings) scale(module string) (rank int, scale float64) {
 }
 
 // readPEFT reads a folder of PEFT for a model of description c.
-func readPEFT(dir string, c arch.Config) (*Adapter, error) {
+func readPEFT(dir string, c arch.Config, odd bool) (*Adapter, error) {
 	s, err := readSettings(filepath.Join(dir, configName))
 	if err != nil {
 		return nil, err
@@ -188,7 +188,7 @@ func readPEFT(dir string, c arch.Config) (*Adapter, error) {
 		return nil, err
 	}
 	a := &Adapter{Base: s.base, Dropout: s.dropout, Norms: f.Metadata()[normsKey]}
-	slots := Slots(c)
+	slots, used := Slots(c), map[string][]Module{}
 	left := 0
 	for _, name := range slices.Sorted(maps.Keys(by)) {
 		module := strings.TrimSuffix(name, ".weight")
@@ -207,12 +207,15 @@ func readPEFT(dir string, c arch.Config) (*Adapter, error) {
 		if err != nil {
 			return nil, err
 		}
-		a.Modules = append(a.Modules, ms...)
+		a.Modules, used[name] = append(a.Modules, ms...), ms
 	}
 	if left > maxWarnings {
 		a.Warnings[maxWarnings-1] = fmt.Sprintf("%s: %d matrices in all are left out by %s", path, left, configName)
 	}
-	return a, f.Verify()
+	if err := f.Verify(); err != nil {
+		return nil, err
+	}
+	return a, a.damage(path, by, used, odd)
 }
 
 // splitPEFT returns the matrix of a tensor, and which of the two it is.

@@ -87,7 +87,7 @@ func (w *rewriting) mergeContainer(e *cli.Env, c *convert.Container) error {
 			w.dtype = d
 		}
 	}
-	return merge(e, &modelfile.Files{Container: c.Container, Config: config}, w.adapter)
+	return merge(e, &modelfile.Files{Container: c.Container, Config: config, AllowOdd: w.odd}, w.adapter)
 }
 
 // adapterFiles are the files of --adapter, which no output may replace.
@@ -116,6 +116,7 @@ func (w *rewriting) writeAdapter(ctx context.Context, e *cli.Env) (cli.Result, e
 		return nil, err
 	}
 	defer f.Close()
+	f.AllowOdd = w.odd
 	a, err := adapter.Open(findAdapter(w.adapter), f)
 	if err != nil {
 		return nil, err

@@ -73,6 +73,12 @@ func TestDoubtfulAdapters(t *testing.T) {
 				a.Modules[1].A[i] = 3 * up[i]
 			}
 		}, says: "the rows of A of model.layers.0.mlp.up_proj.weight are the base's own matrix"},
+		{name: "a magnitude of 1e30", change: func(a *adapter.Adapter) { a.Modules[5].A[7] = 1e30 }, code: 5,
+			says: "a value of magnitude 1e+30: no trained model has such a weight"},
+		{name: "a hole", change: func(a *adapter.Adapter) { clear(a.Modules[5].A[300 : 300+1024]) },
+			says: "4096 bytes are zero, from offset"},
+		{name: "A twice", change: func(a *adapter.Adapter) { copy(a.Modules[4].A, a.Modules[2].A) },
+			says: `layers.2.self_attn.q_proj.lora_A.weight" has the same bytes as "base_model.model.model.layers.1.`},
 		{name: "excluded by name", edit: set("exclude_modules", []string{"layers.5.mlp.up_proj"}),
 			says: "exclude_modules of adapter_config.json leaves out model.layers.5.mlp.up_proj"},
 		{name: "excluded by pattern", edit: set("exclude_modules", `.*layers\.5\..*up_proj`),
@@ -88,7 +94,7 @@ func TestDoubtfulAdapters(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(1, 2))
-			a, err := adapter.New(f.Config, []string{"q", "up"}, 2, 4, 0)
+			a, err := adapter.New(f.Config, []string{"q", "up"}, 8, 16, 0)
 			if err != nil {
 				t.Fatal(err)
 			}
