@@ -164,7 +164,7 @@ func (c canary) attack(imports, body, port string) (program, completion string) 
 		program += fmt.Sprintf("import %q\n", name)
 	}
 	body = strings.NewReplacer("CANARY", fmt.Sprintf("%q", c.file), "DIR", fmt.Sprintf("%q", c.dir), "PORT", port).Replace(body)
-	return program + "\nfunc attack() error {\n", "\t" + body + "\n}\n"
+	return program + "\nfunc attack() error {\n\t" + body + "\n", "}\n" // the walls, not the rules for what is generated
 }
 
 // Whole hostile programs, by the way that apr eval takes: none reaches what it is after, and nothing outside has changed.
@@ -310,8 +310,9 @@ func TestHostileGoSources(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			contracttest.Cases(t, 1)
-			p := eval.Problem{Program: "package main\n\n", Language: "go", Style: "code", Test: "func check() { f() }\n"}
-			passed, why, err := runner.Passes(context.Background(), p, tt.text+"\nfunc f() {}\n")
+			program := "package main\n\n" + tt.text // the problem's: what is generated imports less
+			p := eval.Problem{Program: program, Language: "go", Style: "code", Test: "func check() { f() }\n"}
+			passed, why, err := runner.Passes(context.Background(), p, "\nfunc f() {}\n")
 			if err != nil || passed != (tt.why == "") || !strings.Contains(why, tt.why) {
 				t.Errorf("passed=%v, %q, want %q (%v)", passed, why, tt.why, err)
 			}
@@ -368,7 +369,9 @@ var disarming = []struct {
 	{"a variable that says the word", "import \"os\"\n\nfunc answer() int {\n", "return 2\n}\nvar word = func() int {\n\tvar b [64]byte\n\tn, _ := os.Stdin.Read(b[:])\n\tif n == 26 {\n\t\tprintln(string(b[:n]))\n\t\tos.Exit(0)\n\t}\n\treturn n\n}()\n", "", "exit 2: panic"},
 	{"an exit of the thread", "import \"runtime\"\n\nfunc answer() int {\n", "runtime.Goexit()\nreturn 2\n}\n", "", "exit 2"},
 	{"its own text", "import (\n\t\"os\"\n\t\"regexp\"\n)\n\nfunc answer() int {\n", "b, _ := os.ReadFile(os.Args[0])\n" +
-		"\tfor _, m := range regexp.MustCompile(`[A-Z]{3,25}[2-7]+[A-Z2-7]+`).FindAll(b, -1) {\n\t\tif len(m) >= 26 {\n\t\t\tprintln(string(m[len(m)-26:]))\n\t\t\tos.Exit(0)\n\t\t}\n\t}\n\treturn 2\n}\n", "", "exit 2"},
+		"\tfor _, m := range regexp.MustCompile(`[A-Z]{3,25}[2-7]+[A-Z2-7]+`).FindAll(b, -1) {\n" +
+		"\t\tif len(m) >= 26 {\n\t\t\tprintln(string(m[len(m)-26:]))\n\t\t\tos.Exit(0)\n\t\t}\n\t}\n" +
+		"\treturn 2\n}\n", "", "uses os."},
 	{"a wrong answer", "func answer() int {\n", "return 2\n}\n", "", "exit 2: panic"},
 
 	{"names that the tests do not use", "func answer() int {\n", "return max(1, 0)\n}\nfunc max(a, b int) int { if a > b { return a }; return b }\nfunc cap() {}\n", "", ""},
