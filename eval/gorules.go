@@ -65,16 +65,16 @@ var sizes = []string{"Sizeof", "Alignof", "Offsetof"}
 
 // reach looks for what a program does to variables that its tests share.
 type reach struct {
-	from     token.Pos              // of what is generated
-	imports  map[string]string      // path by name
-	dots     []string               // packages that are imported with a dot
-	declared map[string]bool        // by the program for the whole package
-	members  map[string]bool        // names of the program's methods, fields and parameters
-	tests    map[string]bool        // variables of the tests
-	second   map[*ast.Object]string // variables of the program by what of the library they were taken from
-	strong   map[*ast.Object]bool   // those of second that are the library's contents themselves
-	counted  map[ast.Expr]bool      // what only its length is asked of
-	why      string                 // the first that was found
+	from     token.Pos         // of what is generated
+	imports  map[string]string // path by name
+	dots     []string          // packages that are imported with a dot
+	declared map[string]bool   // by the program for the whole package
+	members  map[string]bool   // names of the program's methods, fields and parameters
+	tests    map[string]bool   // variables of the tests
+	second   map[any]string    // variables of the program, by their Ident.Obj: of what of the library they were taken from
+	strong   map[any]bool      // those of second that are the library's contents themselves
+	counted  map[ast.Expr]bool // what only its length is asked of
+	why      string            // the first that was found
 }
 
 // reaches says why a Go program does not count: what is generated of program.go, from that byte on, assigns to a
@@ -87,7 +87,7 @@ func reaches(files map[string]string, generated int) string {
 	}
 	r := &reach{from: set.File(f.FileStart).Pos(generated), imports: map[string]string{}, tests: testVariables(files)}
 	r.declared, r.members, r.counted = map[string]bool{}, map[string]bool{}, map[ast.Expr]bool{}
-	r.second, r.strong = map[*ast.Object]string{}, map[*ast.Object]bool{}
+	r.second, r.strong = map[any]string{}, map[any]bool{}
 	for _, id := range declared(f) {
 		r.declared[id.Name] = true
 	}
