@@ -33,15 +33,15 @@ race: ## the race detector over the packages that share memory
 
 emulate: ## the CUDA device and its kernels on an emulated GPU (needs a C++ compiler)
 	$(GO) vet -tags emulate ./device/cuda/... ./model ./distill ./prune ./bench ./bench/families ./cmd/apr
-	$(GO) test -timeout 20m -tags emulate ./device/cuda/...
-	$(GO) test -timeout 20m -tags emulate -run 'CUDA|Emulated|Decode|GenerationPlan|Teacher|DistillAgrees|BackendsAgree' ./model ./distill ./prune ./bench ./cmd/apr
+	$(GO) test -timeout 40m -tags emulate ./device/cuda/...
+	$(GO) test -timeout 40m -tags emulate -run 'CUDA|Emulated|Decode|GenerationPlan|Teacher|DistillAgrees|BackendsAgree' ./model ./distill ./prune ./bench ./cmd/apr
 
 # llvmpipe computes on the processor. A machine without it fails: nothing is skipped.
 .PHONY: vulkan
 vulkan: ## the Vulkan device on Mesa's llvmpipe (needs Debian's mesa-vulkan-drivers and libvulkan1)
 	$(GO) vet -tags vulkan ./device/vulkan/... ./model ./distill ./cmd/apr
-	$(GO) test -count=1 -timeout 20m -tags vulkan ./device/vulkan/...
-	$(GO) test -count=1 -timeout 20m -tags vulkan -run Vulkan ./model ./distill ./cmd/apr
+	$(GO) test -count=1 -timeout 40m -tags vulkan ./device/vulkan/...
+	$(GO) test -count=1 -timeout 40m -tags vulkan -run Vulkan ./model ./distill ./cmd/apr
 	CGO_ENABLED=1 $(GO) test -race -count=1 -tags vulkan -run 'Streams|Probe' ./device/vulkan
 
 # What no test of a second can try: all 2³² roundings, and scripts for the solver z3.
