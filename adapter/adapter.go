@@ -42,8 +42,8 @@ type Adapter struct {
 	Dropout float64
 	Modules []Module
 
-	Warnings []string // what is doubtful about the file that it was read from
-	doubts   []string // those of them that its bytes alone tell
+	Warnings []string // one line for each doubtful property of the file
+	doubts   []string // those found in the bytes of A and B; Open puts them into Warnings
 }
 
 // The files of a folder, as PEFT names them.

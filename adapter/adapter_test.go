@@ -481,7 +481,7 @@ func TestDamagedTensors(t *testing.T) {
 	}
 }
 
-// Values and bytes that no trained adapter has are refused or told as those of a model are, in both forms.
+// PEFT folders and GGUF files with values that no trained adapter has are refused, or warned of, by the rules for models.
 func TestDamagedContents(t *testing.T) {
 	f, odd := open(t, base), open(t, base)
 	odd.AllowOdd = true

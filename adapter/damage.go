@@ -13,19 +13,19 @@ import (
 	"apr/tensor"
 )
 
-// Runs of zeros in A and B are doubtful from so many bytes on, as in a model's matrices: 4 KiB, and 64 KiB where the
-// rows are of tokens, of which no text may have some.
+// The shortest runs of zero bytes in A and B that are reported, as in the matrices of a model. Rows of B in the head
+// belong to tokens; a token that no text contains keeps a row of zeros, so the limit is higher there.
 const (
 	longHole   = 4 << 10
 	tokensHole = 64 << 10
 )
 
-// maxAlike is how many findings of a kind are listed.
+// maxAlike bounds how many findings of one kind are listed.
 const maxAlike = 3
 
-// damage judges the bytes of the matrices that were read as those of a model are when all of them are read, by
-// [modelfile.Content]: values that no trained model has are refused unless odd ones are allowed, runs of zeros and
-// copies are told. A copy is no fault, unlike that of a model's matrix: some methods share A.
+// damage checks the bytes of A and B of every module by [modelfile.Content], as commands check a model. It refuses
+// values that no trained model has, unless odd is set, and keeps warnings of runs of zeros and of equal matrices in
+// a.doubts. Equal matrices are an error in a model, but only a warning here: some methods share A between modules.
 func (a *Adapter) damage(path string, by map[string]*pair, used map[string][]Module, odd bool) error {
 	content := modelfile.NewContent(&modelfile.Container{Path: path, ReadConfig: func() (arch.Config, error) {
 		return arch.Config{}, errors.New("an adapter has none")
@@ -66,8 +66,8 @@ func (a *Adapter) damage(path string, by map[string]*pair, used map[string][]Mod
 	return err
 }
 
-// odds returns the lines of what is doubtful about values, and the first that is bad as a fault. An A of one value is
-// left to judge.
+// odds returns a warning for each doubtful tensor, or, unless odd is set, the first bad one as a fault. It skips an A
+// that holds one value only: judge refuses that with a message of its own.
 func odds(path string, content *modelfile.Content, isA map[string]bool, odd bool) (lines []string, err error) {
 	all, err := content.Findings()
 	for _, f := range all {

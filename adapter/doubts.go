@@ -11,9 +11,8 @@ import (
 	"apr/tensor"
 )
 
-// judge refuses an adapter that no training leaves, and says what is doubtful about one. A matrix A whose values are
-// all the same has rank 1 whatever is claimed, and was filled, not trained: its gradient is another one in every
-// column.
+// judge refuses an adapter that training cannot have made, and warns of a doubtful one. An A whose values are all equal
+// was filled, not trained: the gradient of A differs from column to column.
 func (a *Adapter) judge(path string, f *modelfile.Files) error {
 	seen, silent := map[[sha256.Size]byte]string{}, 0
 	for _, m := range a.Modules {

@@ -64,7 +64,7 @@ type Report struct {
 	Skipped    int64            `json:"skipped_files"`
 	SkippedIn  []Skip           `json:"skipped,omitempty"`
 
-	Writers map[string]Written `json:"-"` // models that wrote records, by their identities; see RecordSum
+	Writers map[string]Written `json:"writers,omitempty"` // models that wrote records, by their identities; see RecordSum
 
 	inputs []input // files whose content decided what was read
 }

@@ -15,6 +15,7 @@ type ShardOrigin struct {
 	Tokenizer string // tokenizer.IDsSHA256
 	Vocab     int64
 	EOS       int64
+	Writers   map[string]Written // models that wrote records of the text; see RecordSum
 	policy    EOSPolicy
 	documents int64
 
@@ -36,7 +37,18 @@ func ReadShardOrigin(dir string) (ShardOrigin, error) {
 	o.policy = EOSPolicy(f.StrOr("eos_policy", ""))
 	if source, ok := v.Get("source"); ok && source.Kind() == strictjson.Object {
 		s := strictjson.NewFields(source)
-		if o.documents = s.IntOr("documents", 0); s.Err() != nil {
+		o.documents = s.IntOr("documents", 0)
+		if writers := s.ValueOr("writers"); s.Err() == nil && writers.Kind() == strictjson.Object {
+			o.Writers = map[string]Written{}
+			for name, w := range writers.Members() {
+				n := strictjson.NewFields(w)
+				o.Writers[name] = Written{Records: n.IntOr("records", 0), Edited: n.IntOr("edited", 0)}
+				if n.Err() != nil {
+					return o, strictjson.Fault(o.path, v.Source(), n.Err())
+				}
+			}
+		}
+		if s.Err() != nil {
 			return o, strictjson.Fault(o.path, v.Source(), s.Err())
 		}
 	}

@@ -111,16 +111,18 @@ func (t *Trainer) agreement(ctx context.Context, b corpus.Batch) (device.Scalars
 // once, at whatever step: a run that goes on may have got another teacher.
 func (l *leg) checkFirst(k int, rec Record, first firstReading) error {
 	r := l.run
-	if l.teacher == nil || l.partial() || rec.Refused() || r.in.kin != nil &&
-		r.in.kin.Relation != string(modelfile.Different) {
+	if l.teacher == nil || rec.Refused() || r.in.kin != nil && r.in.kin.Relation != string(modelfile.Different) {
 		return nil
+	}
+	if l.partial() {
+		return l.checkEmbedding(k)
 	}
 	if !first.read {
 		first.take(rec.Scalars)
 	}
 	if l.estimates() {
 		if rec.Soft || l.trainer.Loss.Spec.Temperature != 1 {
-			return nil // the divergence, or that at temperature 1, is not known
+			return l.checkEmbedding(k) // the divergence, or that at temperature 1, is not known
 		}
 		first.estimated(rec)
 	} else if math.Abs(first.kl) <= noDivergence && !l.equal {
@@ -150,6 +152,29 @@ func (l *leg) checkFirst(k int, rec Record, first firstReading) error {
 	detail["kl"], detail["entropy"], detail["at_most"] = first.kl, first.entropy, part*first.entropy
 	return r.dir.Event("warning", runlog.FirstStepAgrees, detail,
 		"the student agrees with the teacher before it was trained"+why+": it may be a copy of it, or was made from it")
+}
+
+// alikeTable is the likeness of two embeddings, a mean cosine or a correlation of angles, from which a student of the
+// teacher's sizes is told without a divergence. Models that were trained from other numbers measure 0.
+const alikeTable = 0.99
+
+// checkEmbedding reports, after the first applied step, a student of the teacher's sizes that has the teacher's
+// embedding. It stands in for the divergence where a step does not record one: a teacher that teaches at some positions
+// only, draws without entropies, draws at another temperature.
+func (l *leg) checkEmbedding(k int) error {
+	in := l.run.in
+	if l.trainer.Optimizer.Applied != 1 || in.kin == nil || !sameFrame(in.described(), in.studentConfig) {
+		return nil
+	}
+	cosine, angles := float64(in.kin.Embedding), float64(in.kin.Angles)
+	if !(cosine >= alikeTable || angles >= alikeTable) {
+		return nil
+	}
+	l.run.obs.Message("warning: the student has the teacher's sizes and its embedding (mean cosine of rows %.2f, correlation of their "+
+		"angles %.2f), and the first step does not say whether it computes the same; is it a copy?", cosine, angles)
+	return l.run.dir.Event("warning", runlog.EmbeddingAgrees, map[string]any{"leg": l.name, "step": k,
+		"cosine": in.kin.Embedding, "angles": in.kin.Angles, "at_least": alikeTable},
+		"the student's embedding is the teacher's: it may be a copy of it, or was made from it")
 }
 
 // fewPositions are too few to say that first ids agree: half a row of the shortest text.

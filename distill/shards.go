@@ -41,7 +41,7 @@ func (in *inputs) readShards(c Config, obs Observer) error {
 	if err := origin.Holds(t); err != nil {
 		return err
 	}
-	in.train = t
+	in.train, in.written.writers = t, origin.Writers
 	in.records["data"] = runlog.Input{Path: c.Dataset, SHA256: t.SHA256(), Of: ofDocuments, Detail: fmt.Sprintf("%d shards, %d tokens", len(files), len(t.IDs))}
 	return nil
 }

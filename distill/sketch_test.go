@@ -88,6 +88,40 @@ func TestTeacherOfACacheIsKnown(t *testing.T) {
 	}
 }
 
+// Draws without entropies do not say how far the student is from the teacher: a copy is told by its embedding, and a
+// student that was trained from other numbers is not.
+func TestEmbeddingTellsACopyWithoutADivergence(t *testing.T) {
+	c := tinyConfig(t)
+	c.Steps, c.BatchSize, c.SeqLen = 1, 4, 64
+	trained := c
+	trained.Output = filepath.Join(t.TempDir(), "trained")
+	trained.Steps, trained.LR = 10, 3e-3
+	mustRun(t, trained, 0)
+	c.Output = filepath.Join(t.TempDir(), "out")
+	dir, _ := cacheOf(t, c, CacheJob{Kind: cache.Draws, Draws: 50}, 2)
+	for student, copied := range map[string]bool{louder(t, turned, 40): true, filepath.Join(trained.Output, "student"): false} {
+		contracttest.Cases(t, 1)
+		other := cached(t, c, dir)
+		from(student)(&other)
+		_, q, err := runOnce(t, other, 0, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := runlog.Read(other.Output)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := diagnose.Run(other.Output, VerifyCheckpoint)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := told{r.Manifest, r.Events, strings.Join(q.messages, "\n"), f}
+		if got := all.event(runlog.EmbeddingAgrees); got != copied || hasFinding(f, "agrees") != copied {
+			t.Errorf("%s: told %v, want %v: %s; %+v", student, got, copied, all.said, f.Findings)
+		}
+	}
+}
+
 // A cache that was made before there were sketches is read, and says what is needed to know its teacher: the teacher
 // beside it, whose values are then compared.
 func TestCacheWithoutASketch(t *testing.T) {

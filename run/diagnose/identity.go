@@ -26,6 +26,12 @@ func copies(r *records) (out []Finding) {
 				Cause:    "before any training the student agreed with the teacher: it may be a copy in other shapes or types, or was distilled from it",
 				Evidence: []Evidence{e.evidence()}, at: e.Time, Advice: "make sure that the student is no copy of the teacher"})
 		}
+		if e.Kind == "warning" && e.Name == runlog.EmbeddingAgrees {
+			out = append(out, Finding{ID: "agrees", Symptom: fmt.Sprintf("the rows of the student's embedding have a mean cosine "+
+				"of %.2f with the teacher's, their angles a correlation of %.2f", number(e.detail["cosine"]), number(e.detail["angles"])),
+				Cause:    "the student may be a copy of the teacher, or was made from it; no step tells",
+				Evidence: []Evidence{e.evidence()}, at: e.Time, Advice: "make sure that the student is no copy of the teacher"})
+		}
 		if e.Kind != "warning" || e.Name != runlog.FirstStepEqual {
 			continue
 		}

@@ -34,6 +34,10 @@ const FirstStepEqual = "nothing to learn in the first step"
 // FirstStepAgrees is the name of the event of a run whose student nearly gave it.
 const FirstStepAgrees = "first_step_agrees"
 
+// EmbeddingAgrees is the name of the event of a run whose student has the teacher's embedding in the teacher's sizes,
+// where no divergence of the first step is known.
+const EmbeddingAgrees = "embedding_agrees"
+
 // HeldOutText is the name of the record of the text that a run was scored on.
 const HeldOutText = "held-out text"
 
