@@ -63,7 +63,7 @@ func (in *inputs) chooseControl(c Config, planned dry.Planned) error {
 		if c.ControlAuto {
 			in.control.Reason = "its cost is not known on this device"
 			if c.Loss.Alpha == 0 {
-				in.control.Reason = "the student itself has no teacher"
+				in.control.Reason, in.control.Never = "the student itself has no teacher", true
 			}
 		}
 		return nil

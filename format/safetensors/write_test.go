@@ -206,6 +206,8 @@ func TestIndex(t *testing.T) {
 		{"in none", `{"weight_map":{"a":"1","b":"2","c":"2"}}`, fault.Load, `DIR/model.safetensors.index.json: tensor "c": is not in shard "2", where the index says it is [E-SHARD-007]`},
 		{"empty", `{"weight_map":{}}`, fault.Format, `DIR/model.safetensors.index.json: weight_map is empty [E-SHARD-002]`},
 		{"no map", `{"metadata":{}}`, fault.Format, `DIR/model.safetensors.index.json: line 1, column 1: key "weight_map" is missing [E-JSON-008]`},
+		{"a configuration", `{"model_type":"qwen2"}`, fault.Format,
+			`DIR/model.safetensors.index.json: is a model's configuration, which has no weights [E-SHARD-016]`},
 		{"map an array", `{"weight_map":[]}`, fault.Format, `DIR/model.safetensors.index.json: line 1, column 15: expected an object, found an array [E-JSON-007]`},
 		{"file a number", `{"weight_map":{"a":1}}`, fault.Format, `DIR/model.safetensors.index.json: line 1, column 20: expected a string, found 1 [E-JSON-007]`},
 		{"tensor twice", `{"weight_map":{"a":"1","\u0061":"2"}}`, fault.Format,

@@ -209,6 +209,11 @@ func heldOut(r *runlog.Record, rows []Score) *Chart {
 	if len(names) == 0 {
 		return nil
 	}
+	if s := find(rows, untrainedScore); s != nil { // all students begin as this one
+		for _, leg := range names {
+			put(leg, 0, s.NatsPerToken)
+		}
+	}
 	slices.SortFunc(names, func(a, b string) int { return cmp.Compare(b, a) }) // student, control
 	var curves []map[int]runlog.Number
 	all := map[int]runlog.Number{}

@@ -48,6 +48,10 @@ func Read(path string) (*Index, error) {
 	}
 	ix := &Index{Path: path, Files: map[string]string{}}
 	f := strictjson.NewFields(v)
+	if f.Has("model_type") && !f.Has("weight_map") {
+		return nil, refuse(fault.Format, path, 16, "is a model's configuration, which has no weights").
+			WithHint("name the folder of the model; --student-config makes a new student of a configuration")
+	}
 	weights := f.Value("weight_map")
 	if m := f.ValueOr("metadata"); m.Kind() == strictjson.Object {
 		if size, ok := m.Get("total_size"); ok {
