@@ -79,17 +79,13 @@ type distillResult struct {
 }
 
 func runDistill(ctx context.Context, e *cli.Env, o *distillOptions) (cli.Result, error) {
-	if o.writes() {
+	switch {
+	case o.writes():
 		return runTexts(ctx, e, o)
-	}
-	if o.Plan {
+	case o.Plan:
 		return (&planOptions{distillOptions: o}).run(ctx, e)
-	}
-	if o.precomputes() {
-		if _, err := rank(e); err != nil {
-			return nil, err
-		}
-		return runPrecompute(ctx, e, o)
+	case o.precomputes():
+		return precomputeAlone(ctx, e, o)
 	}
 	group, err := o.party(e)
 	if err != nil {
@@ -134,10 +130,7 @@ func runDistill(ctx context.Context, e *cli.Env, o *distillOptions) (cli.Result,
 	show := newDistillDisplay(e, o.LogEvery)
 	defer show.close()
 	if dev.gpu != nil {
-		show.monitor = dev.gpu.Watch(time.Second)
-		defer show.monitor.Close()
-		c.GPU = func() (*int, *float64) { a := show.monitor.Last(); return a.Utilisation, a.Power }
-		guard.setDeviceState(func() string { return describeActivity(dev.gpu.Doing(), show.monitor.Last()) })
+		defer watchGPU(dev, show, guard, &c)()
 	}
 	c.Watch, c.Peak = guard.Watchdog, peakRate(ctx, e, dev)
 	r, err := distill.Start(ctx, c, dev.Device, show, func(m *runlog.Manifest) { describeRun(m, e, dev) })
@@ -164,6 +157,23 @@ func runDistill(ctx context.Context, e *cli.Env, o *distillOptions) (cli.Result,
 	res := o.result(c, out, r, dev)
 	res.judge(verdict)
 	return res, err
+}
+
+// precomputeAlone makes a teacher's cache, unless a launcher has started several processes that would make the same one.
+func precomputeAlone(ctx context.Context, e *cli.Env, o *distillOptions) (cli.Result, error) {
+	if _, err := rank(e); err != nil {
+		return nil, err
+	}
+	return runPrecompute(ctx, e, o)
+}
+
+// watchGPU samples the GPU once a second for the progress line, the records and the watchdog, until stop is called.
+func watchGPU(dev *opened, show *distillDisplay, guard *sentry, c *distill.Config) (stop func()) {
+	m := dev.gpu.Watch(time.Second)
+	show.monitor = m
+	c.GPU = func() (*int, *float64) { a := m.Last(); return a.Utilisation, a.Power }
+	guard.setDeviceState(func() string { return describeActivity(dev.gpu.Doing(), m.Last()) })
+	return m.Close
 }
 
 // trainAlong trains as a rank above 0, which shows and writes nothing.
