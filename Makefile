@@ -217,4 +217,4 @@ size: ## the stripped program is not larger than 30 MB
 	@file=$$(mktemp); trap 'rm -f '$$file EXIT; $(GO) build -trimpath -ldflags '-s -w' -o $$file ./cmd/apr; \
 	bytes=$$(stat -c %s $$file); echo "the stripped program has $$bytes bytes of at most $(SIZE_LIMIT)"; [ $$bytes -le $(SIZE_LIMIT) ]
 
-check: build cross size test-strict current lint ## what CI runs
+check: build cross size test-strict current lint ## what a change needs before it is sent
