@@ -63,6 +63,7 @@ type Evaluation struct {
 	BitsPerByte  runlog.Number    `json:"bits_per_byte"`  // see eval.BitsPerByte; null: the bytes of the text are not known
 	KL           runlog.Number    `json:"kl"`             // null: there is no teacher, but its cache
 	Top1         runlog.Number    `json:"top1_agreement"` // null, likewise
+	Acceptance   runlog.Number    `json:"acceptance"`     // as a draft of the teacher: mean Σ min(p, q); null, likewise
 }
 
 // Margin is by how many nats per token the distilled student is better than another model on the same text, window by
@@ -277,12 +278,14 @@ func (r *Run) compare(ctx context.Context, teachers []*model.Model, subjects []e
 func (r *Run) evaluation(s eval.Scores) Evaluation {
 	kl, compared := s.KL()
 	top1, _ := s.Top1()
+	acceptance, _ := s.Acceptance()
 	if !compared {
-		kl, top1 = math.NaN(), math.NaN()
+		kl, top1, acceptance = math.NaN(), math.NaN(), math.NaN()
 	}
 	m := margin("", s.Nats())
 	return Evaluation{Name: s.Name, Targets: s.Targets, NatsPerToken: s.NatsPerToken(), Error: m.Error, Interval: m.Interval,
-		Perplexity: runlog.Number(s.Perplexity()), BitsPerByte: runlog.Number(eval.BitsPerByte(s.NatsPerToken(), r.in.held)), KL: runlog.Number(kl), Top1: runlog.Number(top1)}
+		Perplexity: runlog.Number(s.Perplexity()), BitsPerByte: runlog.Number(eval.BitsPerByte(s.NatsPerToken(), r.in.held)),
+		KL: runlog.Number(kl), Top1: runlog.Number(top1), Acceptance: runlog.Number(acceptance)}
 }
 
 // canaries scores two broken variants of the model in final, in the memory of student: one that knows nothing, and one

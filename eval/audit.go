@@ -17,6 +17,63 @@ type Audit struct {
 	KL                                  Spread  // KL(reference‖model)
 	Top1                                float64 // fraction of targets with the same most likely id
 	Acceptance                          float64 // of speculative decoding: mean Σ min(p, q)
+	Draft                               Draft
+}
+
+// DraftTokens is how many tokens Draft looks ahead.
+const DraftTokens = 4
+
+// Draft estimates what the model is worth as a draft of the reference from text that both only read. With a_t the
+// probability that the token behind position t is kept (Σ min(p, q) where tokens are drawn, 1 or 0 where both are
+// greedy) and r_j the mean of a_t·a_{t+1}·…·a_{t+j−1} over all runs of DraftTokens neighbouring targets,
+// of which r_0 = 1:
+//
+//	the j-th of the proposed tokens, where those before it were kept, is kept with probability r_j/r_{j−1}
+//	a pass of the reference over n proposals yields 1 + r_1 + … + r_n tokens
+//
+// Text of the data stands for text that the reference writes, so it is an estimate; that neighbours are easy or hard
+// together is in it.
+type Draft struct {
+	Runs                        int       // of DraftTokens neighbouring targets; 0: nothing below is known
+	Drawn, Greedy               []float64 // by place j = 1 … DraftTokens; of a place that is never reached 0
+	DrawnPerPass, GreedyPerPass float64   // tokens of a pass over DraftTokens proposals
+}
+
+// draft makes the estimate. Positions are in ascending order of At where they are neighbours.
+func draft(all []Position) Draft {
+	var d Draft
+	var drawn, greedy [DraftTokens]float64
+	for i := 0; i+DraftTokens <= len(all); i++ {
+		if all[i+DraftTokens-1].At-all[i].At != DraftTokens-1 {
+			continue
+		}
+		d.Runs++
+		a, g := 1.0, 1.0
+		for j, p := range all[i : i+DraftTokens] {
+			if a *= p.Accept; !p.Agree {
+				g = 0
+			}
+			drawn[j], greedy[j] = drawn[j]+a, greedy[j]+g
+		}
+	}
+	if d.Runs == 0 {
+		return d
+	}
+	places := func(sums []float64) (all []float64, perPass float64) {
+		before, n := float64(d.Runs), float64(d.Runs)
+		perPass = 1
+		for _, sum := range sums {
+			p := 0.0
+			if before > 0 {
+				p = sum / before
+			}
+			all, perPass, before = append(all, p), perPass+sum/n, sum
+		}
+		return all, perPass
+	}
+	d.Drawn, d.DrawnPerPass = places(drawn[:])
+	d.Greedy, d.GreedyPerPass = places(greedy[:])
+	return d
 }
 
 // EntropyShift returns by how much the model's predictions are less certain than the reference's: H(q) − H(p).
@@ -51,7 +108,7 @@ func Summarise(all []Position, withReference bool) Audit {
 		return a
 	}
 	a.RefECE = calibration(ref)
-	a.KL = spread(kl)
+	a.KL, a.Draft = spread(kl), draft(all)
 	for _, p := range all {
 		if p.KL == a.KL.Max {
 			a.KL.MaxAt = p.At

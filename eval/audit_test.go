@@ -4,6 +4,7 @@ import (
 	"math"
 	"testing"
 
+	"apr/internal/contracttest"
 	"apr/internal/near"
 	"apr/internal/ref"
 )
@@ -108,4 +109,25 @@ func widen(x []float32) []float64 {
 		out[i] = float64(v)
 	}
 	return out
+}
+
+// Acceptance by place multiplies what neighbouring targets keep, and passes over gaps in the text.
+func TestDraft(t *testing.T) {
+	at := func(at int, accept float64, agree bool) Position {
+		return Position{At: at, Accept: accept, Agree: agree}
+	}
+	all := []Position{at(1, .5, true), at(2, .5, true), at(3, .4, false), at(4, 1, true), at(5, .8, true),
+		at(9, .1, false), at(10, 1, true), at(11, 1, true)}
+	contracttest.Cases(t, len(all))
+	d := draft(all) // runs 1–4 and 2–5
+	if d.Runs != 2 {
+		t.Fatalf("%d runs, want 2", d.Runs)
+	}
+	reach := []float64{(.5 + .5) / 2, (.25 + .2) / 2, (.1 + .2) / 2, (.1 + .16) / 2}
+	near.Check(t, "drawn", append(d.Drawn, d.DrawnPerPass), []float64{reach[0], reach[1] / reach[0], reach[2] / reach[1],
+		reach[3] / reach[2], 1 + reach[0] + reach[1] + reach[2] + reach[3]}, 1e-12)
+	near.Check(t, "greedy", append(d.Greedy, d.GreedyPerPass), []float64{1, .5, 0, 0, 2.5}, 1e-12)
+	if none := draft(all[5:]); none.Runs != 0 || none.Drawn != nil {
+		t.Errorf("of three targets %+v", none)
+	}
 }

@@ -30,6 +30,7 @@ type Scores struct {
 	Targets int64 // scored targets
 
 	ce, d, entropy float64 // sums in nats
+	variation      float64 // sum of ½Σ|p−q|
 	agree          int64
 	compared       bool
 	blocks         []block // the same, by neighbouring windows
@@ -70,6 +71,11 @@ func (s Scores) KL() (float64, bool) { return s.d / float64(s.Targets), s.compar
 // Top1 returns the fraction of targets where model and reference have the same most likely id, and false without a
 // reference.
 func (s Scores) Top1() (float64, bool) { return float64(s.agree) / float64(s.Targets), s.compared }
+
+// Acceptance returns the probability that speculative decoding keeps a token that the model drafts for the reference,
+// the mean Σ min(p, q) = 1 − ½Σ|p−q| (see Position.Accept), and false without a reference. Greedy decoding keeps
+// Top1.
+func (s Scores) Acceptance() (float64, bool) { return 1 - s.variation/float64(s.Targets), s.compared }
 
 // Entropy returns the reference's mean entropy in nats, and false without a reference.
 func (s Scores) Entropy() (float64, bool) { return s.entropy / float64(s.Targets), s.compared }
@@ -266,10 +272,24 @@ func (c *comparison) score(ctx context.Context, i int, x, z, t device.Tensor, lo
 	r.d += sc.D
 	r.entropy += sc.Entropy
 	r.agree += sc.Agree
+	if r.compared {
+		if r.variation, err = c.variation(ctx, r.variation, z, t, lo, hi); err != nil {
+			return fmt.Errorf("evaluating %s: %w", c.subjects[i].Name, err)
+		}
+	}
 	last := &r.blocks[len(r.blocks)-1]
 	last.targets += sc.Positions
 	last.ce += sc.CE
 	return nil
+}
+
+// variation returns sum + Σ_rows ½Σ|p−q| of the logits z and the reference's t, kept rows [lo,hi).
+func (c *comparison) variation(ctx context.Context, sum float64, z, t device.Tensor, lo, hi int) (float64, error) {
+	c.s.SetScalars(device.Scalars{InvN: 1})
+	spec := device.LossSpec{Divergence: device.TVD, Temperature: 1}
+	c.s.Loss(device.Tensor{}, z, t, c.batch.Targets.RowRange(lo, hi), spec)
+	sc, err := c.s.Wait(ctx)
+	return sum + sc.D, err
 }
 
 // check refuses scores that are not finite or stand on nothing.
@@ -278,7 +298,7 @@ func (c *comparison) check() error {
 		if r.Targets == 0 {
 			return fault.New(fault.Invalid, "%s: no target was scored", r.Name)
 		}
-		if sum := r.ce + r.d; math.IsNaN(sum) || math.IsInf(sum, 0) {
+		if sum := r.ce + r.d + r.variation; math.IsNaN(sum) || math.IsInf(sum, 0) {
 			return fault.New(fault.Inference, "%s: the loss is not finite (%g nats, KL %g)", r.Name, r.ce, r.d)
 		}
 	}

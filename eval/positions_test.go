@@ -66,8 +66,10 @@ func TestPositionsAgainstFloat64(t *testing.T) {
 			kl, _ := scores[0].KL()
 			top1, _ := scores[0].Top1()
 			entropy, _ := scores[0].Entropy()
-			near.CheckRel(t, "as the device sums", []float64{a.NatsPerToken, a.KL.Mean, a.Top1, a.RefEntropy, float64(a.Targets)},
-				[]float64{scores[0].NatsPerToken(), kl, top1, entropy, float64(scores[0].Targets)}, 1e-6)
+			acceptance, _ := scores[0].Acceptance()
+			near.CheckRel(t, "as the device sums", []float64{a.NatsPerToken, a.KL.Mean, a.Top1, a.RefEntropy, a.Acceptance,
+				float64(a.Targets)}, []float64{scores[0].NatsPerToken(), kl, top1, entropy, acceptance,
+				float64(scores[0].Targets)}, 1e-6)
 		}
 	}
 }

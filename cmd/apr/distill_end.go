@@ -99,13 +99,17 @@ func printScores(p *cli.Page, scores []report.Score, canaries []report.Canary) {
 	}
 	p.Table([]string{"held-out text", ">nats/token", ">± 95 %", ">perplexity", ">bits/byte", ">as teacher", ">KL"}, rows)
 	p.Printf("\n")
+	if note := report.DraftNote(scores); note != "" {
+		p.Printf("%s\n\n", cli.Wrap(note, p.Columns()))
+	}
 }
 
 // scores returns the scores of the models and of the canaries in the types of a report.
 func (r *distillResult) scores() (scores []report.Score, canaries []report.Canary) {
 	for _, e := range r.Evaluations {
 		scores = append(scores, report.Score{Name: e.Name, Targets: e.Targets, NatsPerToken: runlog.Number(e.NatsPerToken), Interval: e.Interval[:],
-			Perplexity: e.Perplexity, BitsPerByte: e.BitsPerByte, KL: runlog.Number(e.KL), Top1: runlog.Number(e.Top1)})
+			Perplexity: e.Perplexity, BitsPerByte: e.BitsPerByte, KL: runlog.Number(e.KL), Top1: runlog.Number(e.Top1),
+			Acceptance: e.Acceptance})
 	}
 	for _, c := range r.Canaries {
 		canaries = append(canaries, report.Canary{Name: c.Name, Nats: c.Nats, Perplexity: c.Perplexity})

@@ -272,6 +272,7 @@ type evalResult struct {
 	EntropyShift *float64        `json:"entropy_shift"`
 	ECE          *float64        `json:"ece"`
 	Acceptance   *float64        `json:"acceptance"`
+	Draft        *draftResult    `json:"draft"` // null: no reference, or no neighbouring targets
 	Teacher      *float64        `json:"teacher_nats_per_token"`
 	TeacherH     *float64        `json:"teacher_entropy"`
 	TeacherECE   *float64        `json:"teacher_ece"`
@@ -295,6 +296,23 @@ type evalResult struct {
 	DataCache *corpus.CacheUse `json:"data_cache"` // null: no corpus was read
 
 	failure error // of an evaluation that measured, and measured no success
+}
+
+// draftResult says what the model is worth as a draft of the teacher; see eval.Draft.
+type draftResult struct {
+	Drawn         []float64 `json:"acceptance_by_position"`
+	Greedy        []float64 `json:"greedy_acceptance_by_position"`
+	DrawnPerPass  float64   `json:"tokens_per_pass"`
+	GreedyPerPass float64   `json:"greedy_tokens_per_pass"`
+}
+
+// byPosition prints acceptance by position.
+func byPosition(places []float64, perPass float64) string {
+	var b strings.Builder
+	for _, a := range places {
+		fmt.Fprintf(&b, "%.1f ", 100*a)
+	}
+	return fmt.Sprintf("%s%%, %.2f tokens a pass of the teacher", b.String(), perPass)
 }
 
 // klPositions says how KL(teacher‖model) is spread over positions.
@@ -332,6 +350,10 @@ func (r *evalResult) Text(p *cli.Page) {
 	add("top-1 as teacher", r.Top1, "%.3f %%", 100)
 	add("entropy shift", r.EntropyShift, "%+.6f nats", 1)
 	add("speculative acceptance", r.Acceptance, "%.3f %%", 100)
+	if d := r.Draft; d != nil {
+		pairs = append(pairs, "by place in a draft", byPosition(d.Drawn, d.DrawnPerPass),
+			"the same, greedy", byPosition(d.Greedy, d.GreedyPerPass))
+	}
 	if r.Accuracy != nil {
 		pairs = append(pairs, "accuracy", fmt.Sprintf("%.2f %% of %d", 100**r.Accuracy, r.Items))
 	}

@@ -109,6 +109,9 @@ func (t *textTask) report(all []eval.Position, r *evalResult) (eval.Score, error
 	}
 	shift := a.EntropyShift()
 	r.KL, r.Top1, r.EntropyShift, r.Acceptance = &a.KL.Mean, &a.Top1, &shift, &a.Acceptance
+	if d := a.Draft; d.Runs > 0 {
+		r.Draft = &draftResult{d.Drawn, d.Greedy, d.DrawnPerPass, d.GreedyPerPass}
+	}
 	r.Teacher, r.TeacherH, r.TeacherECE = &a.RefNatsPerToken, &a.RefEntropy, &a.RefECE
 	k := &klPositions{Median: a.KL.Median, P95: a.KL.P95, P99: a.KL.P99, Max: a.KL.Max, MaxAt: a.KL.MaxAt}
 	r.KLPositions = k

@@ -82,6 +82,9 @@ func (p *Page) markdownScores(line func(format string, args ...any)) {
 	for _, c := range p.Canaries {
 		line("| canary: %s (%s) | %s | – | %s | – | – | – | %s |", plain(c.Name), plain(c.What), fixed(4, c.Nats), fixed(2, c.Perplexity), count(c.Targets))
 	}
+	if note := DraftNote(p.Scores); note != "" {
+		line("\n%s", note)
+	}
 	if len(p.Experts) > 0 {
 		line("\n| experts of | layer | experts | unused | least used | most used |\n|---|---:|---:|---:|---:|---:|")
 		for _, e := range p.Experts {

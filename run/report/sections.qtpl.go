@@ -218,6 +218,12 @@ func (p *Page) streamscoresPart(qw422016 *qt422016.Writer) {
 		}
 		qw422016.N().S(`</tbody></table></div>
 `)
+		if note := DraftNote(p.Scores); note != "" {
+			qw422016.N().S(`<p class="note">`)
+			qw422016.E().S(note)
+			qw422016.N().S(`</p>
+`)
+		}
 		if len(p.Experts) > 0 {
 			qw422016.N().S(`<h3>Use of experts</h3>
 <div class="card scroll stack" tabindex="0"><table>

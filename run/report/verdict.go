@@ -18,6 +18,7 @@ type Score struct {
 	BitsPerByte  runlog.Number `json:"bits_per_byte"`
 	KL           runlog.Number `json:"kl"`
 	Top1         runlog.Number `json:"top1_agreement"`
+	Acceptance   runlog.Number `json:"acceptance"`
 }
 
 // Interval is where a number lies with 95 % confidence: two bounds, or none if that is not known.

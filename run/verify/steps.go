@@ -361,6 +361,9 @@ func (v *verifier) evaluations(got []distill.Evaluation) {
 		}
 		v.near("scores", field+"kl", float64(was.KL), float64(e.KL), v.tol.score)
 		v.near("scores", field+"top1_agreement", float64(was.Top1), float64(e.Top1), 100*v.tol.score)
+		if was.Acceptance > 0 { // earlier versions did not record it
+			v.near("scores", field+"acceptance", float64(was.Acceptance), float64(e.Acceptance), v.tol.score)
+		}
 	}
 }
 
