@@ -44,6 +44,18 @@ func (a *Accounts) Memory() (now, peak map[Component]int64) {
 	return now, peak
 }
 
+// ForgetPeak takes what is held now for the highest point.
+func (a *Accounts) ForgetPeak() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.peak = map[Component]int64{}
+	for c, n := range a.now {
+		if n > 0 {
+			a.peak[c] = n
+		}
+	}
+}
+
 // NewParam makes a trainable tensor of a device: value, gradient and two moments from alloc, in this order, and then the
 // weight that reads the value, or what the blocks of spec decode to.
 func NewParam(spec ParamSpec, alloc func(name string, c Component, d tensor.DType, rows, cols int) Tensor, weight func(value Tensor) Weight) *Param {

@@ -14,6 +14,7 @@ import (
 	"apr/internal/cli"
 	"apr/internal/fault"
 	"apr/model"
+	"apr/selfcheck"
 )
 
 // backend is what commands say about the device they want.
@@ -33,6 +34,7 @@ type opened struct {
 	reason string
 	tried  []string     // why other backends were not taken
 	gpu    *cuda.Device // nil on the CPU
+	agreed []selfcheck.Agreement
 }
 
 // decision is the detail of the event that records the choice.
@@ -40,6 +42,9 @@ func (o *opened) decision() map[string]any {
 	d := map[string]any{"backend": o.Info().Kind, "asked": o.asked}
 	if len(o.tried) > 0 {
 		d["tried"] = o.tried
+	}
+	if len(o.agreed) > 0 {
+		d["agreed"] = o.agreed
 	}
 	return d
 }

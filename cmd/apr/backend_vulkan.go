@@ -28,6 +28,12 @@ func vulkanName(backend string) (adapter string, ok bool) {
 	return adapter, word == "vulkan"
 }
 
+// How adapters are found and opened; tests put devices that compute wrongly in their place.
+var (
+	vulkanAdapters = vulkan.Adapters
+	openVulkan     = func(o vulkan.Options) (device.Device, error) { return vulkan.Open(o) }
+)
+
 // vulkan opens an adapter, which computes in float32.
 func (b backend) vulkan(adapter, reason string) (*opened, error) {
 	if b.dtype == "bf16" || b.dtype == "tf32" {
@@ -40,7 +46,7 @@ func (b backend) vulkan(adapter, reason string) (*opened, error) {
 	if dir, err := os.UserCacheDir(); err == nil {
 		o.CacheDir = filepath.Join(dir, "apr")
 	}
-	dev, err := vulkan.Open(o)
+	dev, err := openVulkan(o)
 	if err != nil {
 		return nil, err
 	}
@@ -52,7 +58,7 @@ func (b backend) fasterVulkan(e *cli.Env) (*opened, string) {
 	if !vulkan.BuiltIn {
 		return nil, "not built in"
 	}
-	if _, all, err := vulkan.Adapters(); err != nil {
+	if _, all, err := vulkanAdapters(); err != nil {
 		return nil, err.Error()
 	} else if !hardware(all) {
 		return nil, "no adapter is real hardware; others are taken by name alone, as in --backend vulkan:llvmpipe"

@@ -184,7 +184,7 @@ func runBench(ctx context.Context, e *cli.Env, o *benchOptions) (cli.Result, err
 	generates := o.generates()
 	dev, err := backend{
 		name: o.backend, dtype: o.dtype, expand: 128 << 20, round: generates && o.dtype == "auto", kernelLog: o.kernelLog,
-	}.open(e)
+	}.openForPaths(ctx, e, o.allowKeys, o.file, o.kd)
 	if err != nil {
 		return nil, err
 	}

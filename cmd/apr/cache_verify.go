@@ -124,7 +124,8 @@ func (o *cacheVerifyOptions) recompute(ctx context.Context, e *cli.Env, reader *
 	if err := bringInputs(ctx, e, &c); err != nil {
 		return nil, err
 	}
-	dev, err := backend{name: d.Backend, dtype: d.DType, index: d.Device, expand: d.keepExpanded(), kernelLog: d.KernelLog}.open(e)
+	b := backend{name: d.Backend, dtype: d.DType, index: d.Device, expand: d.keepExpanded(), kernelLog: d.KernelLog}
+	dev, err := b.openForRun(ctx, e, &c)
 	if err != nil {
 		return nil, err
 	}

@@ -139,7 +139,7 @@ func runPrecompute(ctx context.Context, e *cli.Env, o *distillOptions) (cli.Resu
 		return nil, err
 	}
 	b := backend{name: o.Backend, dtype: o.DType, index: o.Device, expand: o.keepExpanded(), kernelLog: o.KernelLog}
-	dev, err := b.open(e)
+	dev, err := b.openForRun(ctx, e, &c)
 	if err != nil {
 		return nil, err
 	}

@@ -125,7 +125,8 @@ func runTexts(ctx context.Context, e *cli.Env, o *distillOptions) (cli.Result, e
 	if prompts, err = w.encode(prompts, f.Config.MaxPositions); err != nil {
 		return nil, err
 	}
-	dev, err := backend{name: o.Backend, dtype: o.DType, index: o.Device, round: true, kernelLog: o.KernelLog}.open(e)
+	b := backend{name: o.Backend, dtype: o.DType, index: o.Device, round: true, kernelLog: o.KernelLog}
+	dev, err := b.openFor(ctx, e, f)
 	if err != nil {
 		return nil, err
 	}

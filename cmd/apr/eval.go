@@ -220,11 +220,11 @@ type loaded struct {
 }
 
 // load opens the device and loads the model on it; every task takes its model from here.
-func (o *evalOptions) load(e *cli.Env, f *modelfile.Files) (*loaded, error) {
+func (o *evalOptions) load(ctx context.Context, e *cli.Env, f *modelfile.Files) (*loaded, error) {
 	if err := f.CheckTensors(); err != nil {
 		return nil, err
 	}
-	dev, err := backend{name: o.backend, expand: 1 << 30}.open(e)
+	dev, err := backend{name: o.backend, expand: 1 << 30}.openFor(ctx, e, f)
 	if err != nil {
 		return nil, err
 	}
@@ -240,7 +240,7 @@ func (o *evalOptions) load(e *cli.Env, f *modelfile.Files) (*loaded, error) {
 
 // score loads a model, or a variant of it, and lets a task score it.
 func (o *evalOptions) score(ctx context.Context, e *cli.Env, t task, f *modelfile.Files, r *evalResult) (eval.Score, error) {
-	m, err := o.load(e, f)
+	m, err := o.load(ctx, e, f)
 	if err != nil {
 		return eval.Score{}, err
 	}

@@ -81,7 +81,7 @@ func (o *pruneOptions) calibrate(ctx context.Context, e *cli.Env, f *modelfile.F
 	if c.windows, err = corpus.NewWindows(c.text, length, length); err != nil {
 		return nil, err
 	}
-	if c.dev, err = (backend{name: o.backend, expand: 1 << 30}).open(e); err != nil {
+	if c.dev, err = (backend{name: o.backend, expand: 1 << 30}).openFor(ctx, e, f); err != nil {
 		return nil, err
 	}
 	if err = c.dev.prewarm(); err == nil {

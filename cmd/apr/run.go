@@ -235,7 +235,7 @@ func runRun(ctx context.Context, e *cli.Env, o *runOptions) (cli.Result, error) 
 				longest, room)
 		}
 	}
-	r, err := o.load(e, f, where, func(dev *opened) error {
+	r, err := o.load(ctx, e, f, where, small, func(dev *opened) error {
 		gen := o.gen
 		gen.MaxTokens = min(gen.MaxTokens, room-longest)
 		if small != nil {
@@ -299,13 +299,19 @@ func (o *runOptions) open(ctx context.Context, e *cli.Env) (*modelfile.Files, er
 	return f, nil
 }
 
-// load opens the device, lets prepare plan what comes, and loads the model. The caller closes the device.
-func (o *runOptions) load(e *cli.Env, f *modelfile.Files, where backend, prepare func(*opened) error) (*runner, error) {
+// load opens the device for the model and a draft model, which may be nil, lets prepare plan what comes, and loads the
+// model. The caller closes the device.
+func (o *runOptions) load(ctx context.Context, e *cli.Env, f *modelfile.Files, where backend, draft *modelfile.Files,
+	prepare func(*opened) error) (*runner, error) {
 	tok, err := f.Tokenizer()
 	if err != nil {
 		return nil, err
 	}
-	dev, err := where.open(e)
+	models := []*modelfile.Files{f}
+	if draft != nil {
+		models = append(models, draft)
+	}
+	dev, err := where.openFor(ctx, e, models...)
 	if err != nil {
 		return nil, err
 	}

@@ -14,7 +14,7 @@ import (
 func (o *runOptions) runBatch(ctx context.Context, e *cli.Env, f *modelfile.Files, where backend, prompts []prompt, longest int) (cli.Result, error) {
 	capacity := min(f.Config.MaxPositions, longest+o.gen.MaxTokens)
 	var n generate.EngineOptions
-	r, err := o.load(e, f, where, func(dev *opened) (err error) {
+	r, err := o.load(ctx, e, f, where, nil, func(dev *opened) (err error) {
 		n, err = dev.fitEngine(f, o.slots, capacity, o.gen.Vocab, false)
 		return err
 	})

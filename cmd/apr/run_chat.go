@@ -32,7 +32,7 @@ func (o *runOptions) talk(ctx context.Context, e *cli.Env, f *modelfile.Files, w
 	if t.template, t.why, err = o.talkTemplate(f); err != nil {
 		return err
 	}
-	t.r, err = o.load(e, f, where, func(dev *opened) (err error) {
+	t.r, err = o.load(ctx, e, f, where, nil, func(dev *opened) (err error) {
 		t.positions, err = o.fitContext(dev, f, e.Settings.Given("context"))
 		return err
 	})

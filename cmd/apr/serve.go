@@ -164,7 +164,7 @@ func (o *serveOptions) run(ctx context.Context, e *cli.Env) (cli.Result, error) 
 	if err != nil {
 		return nil, err
 	}
-	dev, err := backend{name: o.backend, round: !o.exact}.open(e)
+	dev, err := backend{name: o.backend, round: !o.exact}.openFor(ctx, e, f)
 	if err != nil {
 		return nil, err
 	}

@@ -154,7 +154,7 @@ func (o *teachOptions) run(ctx context.Context, e *cli.Env) (_ cli.Result, err e
 	}
 	defer l.Close()
 	dev, err := backend{name: d.Backend, dtype: d.DType, index: d.Device, expand: d.keepExpanded(),
-		kernelLog: d.KernelLog}.open(e)
+		kernelLog: d.KernelLog}.openForRun(ctx, e, &c)
 	if err != nil {
 		return nil, err
 	}

@@ -111,6 +111,31 @@ func tame(data []byte, typ tensor.DType) {
 	}
 }
 
+// TestDiscard: a matrix that is given back leaves no slab, and the peak begins anew.
+func TestDiscard(t *testing.T) {
+	d := open(t, Options{})
+	defer d.Close()
+	now, _ := d.Memory()
+	slabs := len(d.slabs)
+	const rows, cols = 4096, 4096 // longer than a slab
+	src := source{tensor.Info{Name: "w", DType: tensor.Q4_K, Shape: []int{rows, cols}}, make([]byte, rows*cols/256*144)}
+	src.info.Size = int64(len(src.data))
+	w, err := d.Weight(device.WeightSpec{Name: "w", Component: device.TeacherWeights,
+		Parts: []device.Source{src, src, src, src}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(d.slabs) != slabs+1 {
+		t.Errorf("%d slabs, want one more than %d", len(d.slabs), slabs)
+	}
+	d.Discard(w)
+	after, peak := d.Memory()
+	c := device.TeacherWeights
+	if fmt.Sprint(after[c], peak[c], now[c]) != "0 0 0" || len(d.slabs) != slabs {
+		t.Errorf("%v held, %v at most, %d slabs", after, peak, len(d.slabs))
+	}
+}
+
 // TestStreams: 16 goroutines with streams of their own give the bits of one.
 func TestStreams(t *testing.T) {
 	d := open(t, Options{})

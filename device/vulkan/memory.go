@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"slices"
 
 	"apr/device"
 	"apr/device/vulkan/driver"
@@ -145,6 +146,54 @@ func (d *Device) freeBuffer(b *buffer) {
 	d.mem.Add(b.comp, -b.size)
 	d.unused[b.size] = append(d.unused[b.size], b.place)
 	b.buf = nil
+}
+
+// Discard gives back the memory of frozen matrices, which nothing that is queued or will be queued reads, and slabs of
+// which nothing is in use. The peak of Memory begins anew.
+func (d *Device) Discard(ws ...device.Weight) {
+	for _, w := range ws {
+		if m := w.(*weight); m.bytes > 0 {
+			d.freeBuffer(m.parts[0].Data.Buf.(*buffer))
+		}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.finish() == nil {
+		d.trim()
+	}
+	d.mem.ForgetPeak()
+}
+
+// trim gives slabs back to the driver of which no buffer has a part. The device has ended all work. Temps that
+// are not in use have none from then on.
+func (d *Device) trim() {
+	unused := map[*driver.Buffer]int64{}
+	for size, list := range d.unused {
+		for _, p := range list {
+			unused[p.buf] += size
+		}
+	}
+	for _, list := range d.free {
+		for _, b := range list {
+			unused[b.buf] += b.size
+		}
+	}
+	gone := map[*driver.Buffer]bool{}
+	d.slabs = slices.DeleteFunc(d.slabs, func(s *slab) bool {
+		gone[s.buf] = unused[s.buf] == s.used
+		return gone[s.buf]
+	})
+	for size, list := range d.unused {
+		d.unused[size] = slices.DeleteFunc(list, func(p place) bool { return gone[p.buf] })
+	}
+	for class, list := range d.free {
+		d.free[class] = slices.DeleteFunc(list, func(b *buffer) bool { return gone[b.buf] })
+	}
+	for buf, is := range gone {
+		if is {
+			buf.Free()
+		}
+	}
 }
 
 // Param makes a trainable tensor, all zero. Its weight reads Value itself.
