@@ -34,8 +34,8 @@ var floors = []struct {
 	{"machine", "device/cpu/par device/cpu/vec device/cpu/gemm device/cpu/q8 device/cpu"},
 	{"machine", "device/cuda/driver device/cuda/kernel/manifest device/cuda/emulator device/cuda/kernel device/cuda/blas device/cuda"},
 	{"machine", "device/vulkan/driver device/vulkan/kernel/manifest device/vulkan/kernel device/vulkan"},
-	{"learning", "modelfile adapter model model/modeltest plan generate optim teacher/cache teacher/remote teacher " +
-		"eval/sandbox eval distill convert prune"},
+	{"learning", "modelfile adapter model model/modeltest plan plan/cluster generate optim teacher/cache teacher/remote " +
+		"teacher eval/sandbox eval distill convert prune"},
 	{"trust", "run/report falsify hub/hubtest hub s3/s3test s3 bench/randmodel bench/trial bench proofs selfcheck run/verify run/dispatch openai"},
 	{"door", "internal/cli cmd/apr bench/gputable bench/synth bench/interop bench/families bench/quantaware " +
 		"bench/students bench/ownrows bench/countdown bench/align bench/gosource"},

@@ -26,8 +26,14 @@ func planCommand() *cli.Command {
 		cli.Option{Name: "no-probe", Value: cli.Bool(&p.noProbe, false), Help: "skip the timed probe: no estimate of time, teacher backend by rule"},
 		cli.Option{Name: "memory", Value: cli.Float(&p.memory, 0).Above(0), Default: "all free memory", Help: "plan for this many GiB of free device memory; with --backend cuda this machine needs no GPU"},
 	)
+	table = append(table, p.clusterTable()...)
 	for i := range table {
 		table[i].Required = false // the teacher, beside --shape
+		if table[i].Name == "gpus" {
+			table[i].Value = cli.Checked(&o.GPUs, "1", countsOrAll)
+			table[i].Hidden, table[i].ListedBy, table[i].Group = false, "", ""
+			table[i].Help = "with --cluster: the numbers of GPUs to simulate, such as 8,256,4096"
+		}
 	}
 	return &cli.Command{
 		Name: "plan", Short: "Say what a distillation needs and takes, without running it",
@@ -35,11 +41,14 @@ func planCommand() *cli.Command {
 			"the largest batch that fits; and the time, from a probe of a few steps. The data is read, so that what is wrong\n" +
 			"with it is found here. What does not fit is refused with exit code 23 before any weight is read. The\n" +
 			"content of the models is not checked; distill checks it before its first step.\n" +
-			"--shape plans a pair of published models without their files; disk and time are then unknown.",
+			"--shape plans a pair of published models without their files; disk and time are then unknown.\n" +
+			"--cluster simulates a job on many GPUs from a description (examples/cluster.yaml): training online, from a\n" +
+			"teacher's cache, and fed by a pool of teachers, with interruptions, restarts and checkpoints.",
 		Example: "apr plan TEACHER --student MODEL -d data.jsonl\n" +
 			"apr plan examples/gosrc/distill.yaml --no-probe\n" +
 			"apr plan --shape qwen2.5-7b:qwen2.5-0.5b --backend cuda --memory 24 --batch-size 8 --seq-len 1024\n" +
-			"apr plan teacher.gguf --student-config config.json -d src/ --backend cuda --memory 24 --no-probe",
+			"apr plan teacher.gguf --student-config config.json -d src/ --backend cuda --memory 24 --no-probe\n" +
+			"apr plan --cluster examples/cluster.yaml --gpus 8,256,4096",
 		Exits:   append(openExits, fault.Invalid, fault.Inference, fault.Memory),
 		Options: table, Nested: distillNested, Advice: distillAdvice, EnvPrefix: "APR_DISTILL_", ConfigArg: true, Stray: strayOfDistill, PrintConfig: true, Complete: o.complete,
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) { return p.run(ctx, e) },
@@ -53,6 +62,9 @@ type planOptions struct {
 	memory  float64
 	shape   string  // TEACHER:STUDENT; empty: models are files
 	opened  *opened // the device to plan for; nil: it is imagined
+
+	cluster       string // a description; empty: one machine is planned for
+	maxStepTokens int
 }
 
 // planResult is the JSON of apr plan.
@@ -63,6 +75,12 @@ type planResult struct {
 }
 
 func (p *planOptions) run(ctx context.Context, e *cli.Env) (cli.Result, error) {
+	if p.cluster != "" {
+		return p.runCluster(e.Settings)
+	}
+	if err := p.withoutCluster(e.Settings); err != nil {
+		return nil, err
+	}
 	if _, err := rank(e); err != nil {
 		return nil, err
 	}
