@@ -25,6 +25,9 @@ const (
 	continuationTime            = 15 * time.Second
 )
 
+// PhaseContinuations is the last phase of a run whose report shows continued texts.
+const PhaseContinuations = "continuing held-out text"
+
 // prompt is a piece of held-out text that models continue.
 type prompt struct {
 	ids  []int32
@@ -40,7 +43,7 @@ var errTime = errors.New("out of time")
 func (r *Run) continueTexts(ctx context.Context, big *model.Model, trained []eval.Subject) error {
 	sizes := r.sizes()
 	if prompts := r.prompts(); len(prompts) > 0 {
-		r.obs.Phase("continuing held-out text")
+		r.obs.Phase(PhaseContinuations)
 		subjects := trained
 		if len(r.in.more) == 0 && r.in.cache == nil && r.in.projected == nil { // several teachers are no one model
 			subjects = append([]eval.Subject{{Name: nameTeacher, Model: big}}, trained...)

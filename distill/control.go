@@ -63,7 +63,7 @@ func (in *inputs) chooseControl(c Config, planned dry.Planned) error {
 		if c.ControlAuto {
 			in.control.Reason = "its cost is not known on this device"
 			if c.Loss.Alpha == 0 {
-				in.control.Reason, in.control.Never = "the student itself has no teacher", true
+				in.control.Reason, in.control.Never = "without a teacher it is the same student", true
 			}
 		}
 		return nil

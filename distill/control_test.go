@@ -80,8 +80,9 @@ func TestControlAuto(t *testing.T) {
 		"a large student":   {auto(func(c *Config) { c.StudentConfig, c.Steps = large, 1000 }), 0, false, "it would take 4"},
 		"nothing held out":  {auto(func(c *Config) { c.ValFraction = 0 }), 0, false, nothingHeld},
 		"too little to see": {auto(func(c *Config) { c.ValFraction, c.EvalData = 0, []string{few} }), 0, false, nothingHeld},
-		"no teacher":        {auto(func(c *Config) { c.Loss.Alpha = 0 }), 0, false, "the student itself has no teacher"},
-		"none":              {auto(func(c *Config) { c.ControlAuto = false }), 0, false, "--control none"},
+		"no teacher": {auto(func(c *Config) { c.Loss.Alpha = 0 }), 0, false,
+			"without a teacher it is the same student"},
+		"none": {auto(func(c *Config) { c.ControlAuto = false }), 0, false, "--control none"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, need := chosen(t, tt.c, tt.bytes)

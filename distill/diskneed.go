@@ -90,19 +90,19 @@ func freeFor(path string) (free uint64, known bool) {
 }
 
 // checkDisk refuses a run whose checkpoints and outputs do not fit the disk, before its first step.
-func (r *Run) checkDisk() error {
-	need := r.in.diskNeed(r.Config, r.steps)
-	free, known := freeFor(r.Output)
-	if there, ok := freeFor(filepath.Dir(r.Export)); r.Export != "" && ok && there != free { // another disk
-		export := DiskNeed{Outputs: need.Outputs / max(1, studentCopies(r.Config))}
+func (in *inputs) checkDisk(c Config, steps int) error {
+	need := in.diskNeed(c, steps)
+	free, known := freeFor(c.Output)
+	if there, ok := freeFor(filepath.Dir(c.Export)); c.Export != "" && ok && there != free { // another disk
+		export := DiskNeed{Outputs: need.Outputs / max(1, studentCopies(c))}
 		export.Total = export.Outputs
 		need.Outputs -= export.Outputs
 		need.Total -= export.Outputs
-		if err := export.refuse(filepath.Dir(r.Export), there, true, 0); err != nil {
+		if err := export.refuse(filepath.Dir(c.Export), there, true, 0); err != nil {
 			return err
 		}
 	}
-	return need.refuse(r.Output, free, known, bytesBelow(r.Output))
+	return need.refuse(c.Output, free, known, bytesBelow(c.Output))
 }
 
 // studentCopies is how often a run writes its student: in two forms, and to where it is exported.

@@ -14,7 +14,7 @@ import (
 
 // Estimate is what a run would need and take, known before it reads a weight, but for the few of a probe.
 type Estimate struct {
-	Verdict       string          `json:"verdict"` // ready, insufficient_memory
+	Verdict       string          `json:"verdict"` // ready, insufficient_memory, insufficient_disk
 	Memory        plan.Memory     `json:"memory"`
 	Disk          DiskNeed        `json:"disk"`
 	Costs         plan.Costs      `json:"costs"`
@@ -61,6 +61,9 @@ func EstimateRun(ctx context.Context, c Config, dev device.Device, obs Observer)
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
+	if err := c.checkOutput(); err != nil {
+		return nil, err
+	}
 	in := &inputs{records: map[string]runlog.Input{}}
 	defer func() { err = errors.Join(err, in.close()) }()
 	if err := in.openModels(c, obs); err != nil {
@@ -104,6 +107,10 @@ func EstimateRun(ctx context.Context, c Config, dev device.Device, obs Observer)
 		e.describe(k)
 	}
 	e.Disk = in.diskNeed(c, c.Steps)
+	if err := in.checkDisk(c, e.Steps); err != nil {
+		e.Verdict = plan.NoDisk
+		return e, err
+	}
 	if c.MaxSteps > 0 {
 		e.Steps = min(e.Steps, c.MaxSteps)
 	}

@@ -1,6 +1,8 @@
 package distill
 
 import (
+	"time"
+
 	"apr/modelfile"
 	"apr/tensor"
 )
@@ -9,6 +11,7 @@ import (
 type Outline struct {
 	Teacher, Student ModelOutline
 	More             []ModelOutline // teachers beside the first
+	NoTeacher        bool           // nothing teaches: Teacher is the student's own file
 	Files            int            // of the training text; 0: token shards
 	Documents        int            // that are trained on
 	Tokens           int64          // of them
@@ -18,7 +21,10 @@ type Outline struct {
 	StepTokens       int   // of a step
 	Epochs           float64
 	Control          ControlChoice
-	Talks            int64 // conversations among the documents
+	Talks            int64         // conversations among the documents
+	Writes           int           // tokens that each model writes after held-out prompts, at most
+	WritesFor        time.Duration // the most time that it may take for them
+	OutputBytes      int64         // of the student's files
 }
 
 // ModelOutline describes a model in a line.
@@ -37,7 +43,7 @@ func (r *Run) Outline() Outline {
 	in := r.in
 	o := Outline{
 		Teacher: outlineOf(in.teacher, r.Config.Teacher), Files: in.files, Documents: len(in.train.Docs), Tokens: int64(len(in.train.IDs)),
-		Steps: r.steps, StepTokens: r.Rows() * r.SeqLen, Control: in.control, Talks: in.talks,
+		NoTeacher: r.NoTeacher, Steps: r.steps, StepTokens: r.Rows() * r.SeqLen, Control: in.control, Talks: in.talks,
 		Student: ModelOutline{Path: r.StudentConfig, Family: in.studentConfig.Family, New: true},
 	}
 	if in.cache != nil {
@@ -55,6 +61,10 @@ func (r *Run) Outline() Outline {
 	if in.held != nil {
 		o.HeldDocuments, o.HeldTokens = len(in.held.Docs), int64(len(in.held.IDs))
 	}
+	if in.held != nil && in.tokenizer != nil && in.cache == nil {
+		o.Writes, o.WritesFor = r.Samples*newTokens, continuationTime
+	}
+	o.OutputBytes = in.diskNeed(r.Config, r.steps).Outputs
 	if r.MaxSteps > 0 {
 		o.Steps = min(o.Steps, r.MaxSteps)
 	}

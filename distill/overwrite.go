@@ -1,6 +1,7 @@
 package distill
 
 import (
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -11,7 +12,13 @@ import (
 	"apr/corpus"
 	"apr/internal/fault"
 	"apr/internal/keep"
+	runlog "apr/run/log"
 )
+
+// checkOutput refuses a run directory or a file to write that cannot be used, before anything is read.
+func (c Config) checkOutput() error {
+	return errors.Join(runlog.Check(c.Output, c.Force, c.Resume != ""), c.CheckOutputs())
+}
 
 // CheckOutputs refuses outputs that would replace or move what the run reads, whether that is forced or not: an output that is an
 // input by any name, also through links, and a run directory that would be moved aside with an input in it: by its name, by any link on

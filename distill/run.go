@@ -73,7 +73,7 @@ func Start(ctx context.Context, c Config, dev device.Device, obs Observer, descr
 		return nil, err
 	}
 	c = c.follow()
-	if err := errors.Join(runlog.Check(c.Output, c.Force, c.Resume != ""), c.CheckOutputs()); err != nil {
+	if err := c.checkOutput(); err != nil {
 		return nil, err
 	}
 	obs = watched{obs, c.Watch}
@@ -101,7 +101,7 @@ func Start(ctx context.Context, c Config, dev device.Device, obs Observer, descr
 		r.Ensemble.said = in.made
 	}
 	if c.Ranks.leads() {
-		if err := r.checkDisk(); err != nil {
+		if err := in.checkDisk(c, r.steps); err != nil {
 			return nil, errors.Join(err, in.close())
 		}
 	}

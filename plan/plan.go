@@ -38,6 +38,7 @@ type Step func(s Setting) (*dry.Record, error)
 const (
 	Ready    = "ready"
 	TooLarge = "insufficient_memory"
+	NoDisk   = "insufficient_disk"
 )
 
 // Plan is what is known of a step before it runs.

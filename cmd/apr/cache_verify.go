@@ -130,7 +130,7 @@ func (o *cacheVerifyOptions) recompute(ctx context.Context, e *cli.Env, reader *
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
-	show := newDistillDisplay(e, 1<<30)
+	show := newDistillDisplay(e, 0)
 	defer show.close()
 	return distill.VerifyCache(ctx, c, reader, o.samples, dev.Device, show)
 }

@@ -175,7 +175,8 @@ func (r precomputeResult) Text(p *cli.Page) {
 	}
 	p.Pairs(pairs...)
 	if r.Sealed {
-		p.Printf("\napr distill --stage train --cache %s --student MODEL -d DATA -o OUT learns from it\n", r.Cache)
+		p.Printf("\n")
+		p.Pairs("next", "apr distill --stage train --cache "+quoted(r.Cache)+" --student MODEL -d DATA -o OUT")
 	}
 }
 

@@ -12,9 +12,6 @@ import (
 	runlog "apr/run/log"
 )
 
-// logPause is the pause between two progress lines where no terminal shows them.
-const logPause = 10 * time.Second
-
 // distillDisplay shows a run on stderr: what it is, then one line that changes on a terminal; elsewhere the same line now and then.
 type distillDisplay struct {
 	e     *cli.Env
@@ -27,6 +24,7 @@ type distillDisplay struct {
 	view    stepView
 	printed time.Time     // of the last line where there is no terminal
 	phase   string        // what goes on outside the steps
+	beat    *heartbeat    // of phases, where there is no terminal
 	monitor *cuda.Monitor // of the GPU; nil on the CPU
 	use     utilisation
 }
@@ -34,7 +32,11 @@ type distillDisplay struct {
 var _ distill.Observer = (*distillDisplay)(nil)
 
 func newDistillDisplay(e *cli.Env, every int) *distillDisplay {
-	return &distillDisplay{e: e, every: every, live: e.Live()}
+	d := &distillDisplay{e: e, every: every, live: e.Live()}
+	if d.live == nil && e.LogsProgress() {
+		d.beat = newHeartbeat(func(text string) { e.Log.Info(text) })
+	}
+	return d
 }
 
 // outline prints the lines about teacher, student and data before the first step. The line with the estimated time
@@ -62,20 +64,34 @@ func (d *distillDisplay) Phase(name string) {
 	if d.clock != nil && name == distill.PhaseEvaluation {
 		d.clock.finish()
 	}
+	if d.clock != nil && name == distill.PhaseContinuations {
+		d.clock.finishWriting()
+	}
 	d.live.Show(func(int) string { return name + " …" })
+	d.beat.doing(name + " …")
 	d.e.Log.Debug(name)
 }
 
 func (d *distillDisplay) Advance(done, total int) {
-	d.live.Show(func(int) string {
-		text := fmt.Sprintf("%s  %d %%", d.phase, percentOf(done, total))
-		if d.clock != nil {
-			if left := d.clock.say(); left > 0 {
-				text += fmt.Sprintf("  %s left", timeText(left))
-			}
-		}
-		return text
-	})
+	if d.live == nil {
+		d.beat.doing(d.far(done, total))
+		return
+	}
+	d.live.Show(func(int) string { return d.far(done, total) })
+}
+
+// far says how far a phase is; once there were steps, how far all of the run is.
+func (d *distillDisplay) far(done, total int) string {
+	percent, left := percentOf(done, total), time.Duration(0)
+	if d.clock != nil {
+		left = d.clock.say()
+		percent = d.clock.percent(percent)
+	}
+	text := fmt.Sprintf("%s  %d %%", d.phase, percent)
+	if left > 0 {
+		text += fmt.Sprintf("  %s left", timeText(left))
+	}
+	return text
 }
 
 func (d *distillDisplay) Message(format string, args ...any) {
@@ -101,6 +117,7 @@ func (d *distillDisplay) Detail(format string, args ...any) {
 
 func (d *distillDisplay) Leg(leg string, done, total int) {
 	d.live.Clear()
+	d.beat.doing("")
 	d.view, d.printed = stepView{total: total}, time.Now()
 	if d.begun.IsZero() {
 		d.begun = time.Now()
@@ -121,13 +138,16 @@ func (d *distillDisplay) Step(leg string, s runlog.Step) {
 	if d.clock != nil && d.view.left == 0 && done == d.view.total {
 		d.view.left = d.clock.left()
 	}
+	if d.view.percent = percentOf(done, d.view.total); d.clock != nil {
+		d.view.percent = d.clock.percent(d.view.percent)
+	}
 	d.sayStart(done)
 	view := d.view
 	d.live.Show(view.line)
 	if done == d.view.total {
 		d.live.Keep()
 	}
-	due := time.Since(d.printed) >= logPause
+	due := time.Since(d.printed) >= cli.LogPause
 	if d.every > 0 {
 		due = done%d.every == 0
 	}
@@ -157,6 +177,7 @@ func (d *distillDisplay) Evaluated(leg string, step int, nats float64) {
 // close ends the display. A run that ended before its time could be told says where it is.
 func (d *distillDisplay) close() {
 	d.live.Clear()
+	d.beat.close()
 	if d.start != nil && !d.begun.IsZero() {
 		d.start(0)
 		d.start = nil

@@ -84,9 +84,10 @@ func perplexityText(n runlog.Number) string {
 }
 
 // printScores prints the scores on held-out text in 80 columns.
-func printScores(p *cli.Page, scores []report.Score, canaries []report.Canary) {
+// base says that there was no teacher.
+func printScores(p *cli.Page, base bool, scores []report.Score, canaries []report.Canary) {
 	var rows [][]string
-	for _, s := range scores {
+	for _, s := range report.Shown(base, scores) {
 		bits := "–"
 		if s.BitsPerByte > 0 {
 			bits = number4(s.BitsPerByte)
@@ -97,7 +98,11 @@ func printScores(p *cli.Page, scores []report.Score, canaries []report.Canary) {
 	for _, c := range canaries {
 		rows = append(rows, []string{"canary: " + c.Name, number4(c.Nats), "", perplexityText(c.Perplexity), "", "", ""})
 	}
-	p.Table([]string{"held-out text", ">nats/token", ">± 95 %", ">perplexity", ">bits/byte", ">as teacher", ">KL"}, rows)
+	as := ">as teacher"
+	if base {
+		as = ">as base"
+	}
+	p.Table([]string{"held-out text", ">nats/token", ">± 95 %", ">perplexity", ">bits/byte", as, ">KL"}, rows)
 	p.Printf("\n")
 	if note := report.DraftNote(scores); note != "" {
 		p.Printf("%s\n\n", cli.Wrap(note, p.Columns()))
@@ -124,7 +129,7 @@ func (r *distillResult) Text(p *cli.Page) {
 			printVerdict(p, *r.verdict)
 		}
 		scores, canaries := r.scores()
-		printScores(p, scores, canaries)
+		printScores(p, r.verdict != nil && r.verdict.Base, scores, canaries)
 	}
 	pairs := []string{
 		"steps", fmt.Sprintf("%s (%s tokens at %s tok/s), loss %.4f → %.4f", cli.Count(int64(r.StepsCompleted)), cli.Count(r.TokensSeen), cli.Count(int64(r.TokensPerSec)), r.InitialLoss, r.FinalLoss),
@@ -192,7 +197,7 @@ func (r *distillResult) exportedAs() string {
 	case ext == ".gguf" && r.trainedIn != "":
 		return " (" + r.trainedIn + ", with tokenizer, for llama.cpp)"
 	case ext == ".gguf":
-		return " (f32, with tokenizer, for llama.cpp; apr export quantises)"
+		return " (f32, with tokenizer, for llama.cpp; " + cli.AsCalled("apr export") + " quantises)"
 	case ext == ".safetensors":
 		return " (weights alone: configuration and tokenizer are in the folder student/)"
 	}

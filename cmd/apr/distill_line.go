@@ -16,12 +16,13 @@ const narrow = 80
 
 // stepView is what the line of a step shows.
 type stepView struct {
-	step   runlog.Step
-	total  int           // steps of the leg
-	left   time.Duration // until everything is done; 0: not known
-	held   float64       // the last held-out loss; 0: none yet
-	use    float64       // of the device's rate; 0: not known
-	device cuda.Activity
+	step    runlog.Step
+	total   int           // steps of the leg
+	percent int           // of everything that the run does, by time
+	left    time.Duration // until everything is done; 0: not known
+	held    float64       // the last held-out loss; 0: none yet
+	use     float64       // of the device's rate; 0: not known
+	device  cuda.Activity
 }
 
 // line renders a step for so many columns: what matters, and as much more as fits.
@@ -31,7 +32,8 @@ func (v stepView) line(columns int) string {
 		name = "control"
 	}
 	done := v.step.Step + 1
-	head := fmt.Sprintf("%d %% %s %s/%s  loss %.2f", percentOf(done, v.total), name, cli.Count(int64(done)), cli.Count(int64(v.total)), v.step.Loss)
+	head := fmt.Sprintf("%d %% %s %s/%s  loss %.2f",
+		v.percent, name, cli.Count(int64(done)), cli.Count(int64(v.total)), v.step.Loss)
 	tail := fmt.Sprintf("  %s tok/s", cli.Count(int64(v.step.TokensPerSecond)))
 	if v.left > 0 || done == v.total {
 		tail += fmt.Sprintf("  %s left", timeText(v.left))
@@ -126,7 +128,10 @@ func startLines(o distill.Outline, dir string, whole time.Duration, columns int)
 	model := func(m distill.ModelOutline) string {
 		return kind(m) + "  " + cli.FitEnd(m.Path, columns-len(labelled("", ""))-2-len(kind(m)))
 	}
-	lines := []string{labelled("teacher", model(o.Teacher))}
+	lines := []string{labelled("teacher", "none: the student learns from the text alone (--alpha 0)")}
+	if !o.NoTeacher {
+		lines[0] = labelled("teacher", model(o.Teacher))
+	}
 	for _, m := range o.More {
 		lines = append(lines, labelled("", model(m)))
 	}

@@ -16,7 +16,8 @@ import (
 func TestStepLine(t *testing.T) {
 	percent, bytes, watts := 97, int64(28_100_000_000), 612.4
 	v := stepView{step: runlog.Step{Leg: distill.LegStudent, Step: 299, Loss: 4.137, KL: 3.9, CE: 4.5, GradNorm: 1.23, LR: 3e-4, TokensPerSecond: 3494.4},
-		total: 2560, left: 5*time.Minute + 55*time.Second, held: 4.25, use: 0.41, device: cuda.Activity{Utilisation: &percent, Memory: &bytes, Power: &watts}}
+		total: 2560, percent: 12, left: 5*time.Minute + 55*time.Second, held: 4.25, use: 0.41,
+		device: cuda.Activity{Utilisation: &percent, Memory: &bytes, Power: &watts}}
 	control := v
 	control.step.Leg, control.step.KL, control.device = distill.LegControl, runlog.Number(math.NaN()), cuda.Activity{}
 	first := stepView{step: runlog.Step{Leg: distill.LegStudent, Loss: 8, KL: 7, CE: 9}, total: 2560}
@@ -204,4 +205,62 @@ func TestTimeLeftDoesNotJump(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestPercentOfEverything: the percentage is of all that the run does, so that the last step of a run whose scores and
+// samples take as long is at half of it; it does not fall, and a resumed run begins where it was.
+func TestPercentOfEverything(t *testing.T) {
+	now := time.Unix(0, 0)
+	run := func(o distill.Outline, leg string, from int) *clock {
+		c := newClock(o, 0)
+		c.now = func() time.Time { return now }
+		c.begin(leg, from)
+		for k := from; k < o.Steps; k++ {
+			now = now.Add(time.Second)
+			c.step(runlog.Step{Leg: leg, Step: k, MS: runlog.Milliseconds{Total: 1e3, Teacher: 400, Student: 540, Loss: 60}})
+		}
+		return c
+	}
+	want := func(name string, got, want int) {
+		t.Helper()
+		if got < want-1 || got > want+1 {
+			t.Errorf("%s: %d %%, want %d", name, got, want)
+		}
+	}
+	// 10 s of steps; at the end 10 × 0.42 s of the teacher and 4 × 10 × 0.2 s of students
+	c := run(distill.Outline{Steps: 10, StepTokens: 1000, HeldTokens: 10_000}, distill.LegStudent, 0)
+	want("the last step", c.percent(100), 45)
+	c.finish()
+	now = now.Add(6 * time.Second)
+	want("in the evaluation", c.percent(0), 72)
+	now = now.Add(time.Hour)
+	want("late", c.percent(0), 100)
+	c = run(distill.Outline{Steps: 10, StepTokens: 1000, HeldTokens: 10_000}, distill.LegStudent, 8)
+	want("resumed", c.percent(100), 45)
+	c = run(distill.Outline{Steps: 10, StepTokens: 1000, Control: distill.ControlChoice{On: true}}, distill.LegControl, 5)
+	want("resumed in the control", c.percent(100), 100)
+	// 10 s of steps; two models write 1,000 tokens in at least a second each, the teacher in 2.4
+	c = run(distill.Outline{Steps: 10, StepTokens: 1000, Writes: 1000, WritesFor: 15 * time.Second, OutputBytes: 300e6},
+		distill.LegStudent, 0)
+	want("before writing", c.percent(100), 69)
+	if got := newClock(distill.Outline{Steps: 10}, 0).percent(7); got != 7 {
+		t.Errorf("nothing is known, and it says %d %%", got)
+	}
+}
+
+// TestHeartbeat: what goes on is said each time that the pause is over, and not where it shows by itself.
+func TestHeartbeat(t *testing.T) {
+	var said []string
+	h := &heartbeat{say: func(text string) { said = append(said, text) }, stop: make(chan struct{}), last: time.Unix(0, 0)}
+	h.doing("hashing …")
+	h.last = time.Unix(0, 0)
+	for second := range 25 {
+		h.beat(time.Unix(int64(second), 0))
+	}
+	if len(said) != 2 || said[0] != "hashing …" {
+		t.Errorf("it says %q", said)
+	}
+	var none *heartbeat
+	none.doing("nothing")
+	none.close()
 }

@@ -399,6 +399,11 @@ func (o *distillOptions) check(s cli.Settings) error {
 	case o.Resume == "newest" && isRun(o.Teacher):
 		return fault.In(fault.Usage, o.Teacher, "is a run directory, not a teacher").
 			WithHint("apr distill --resume %s goes on with it", o.Teacher)
+	case o.Teacher == "" && o.Cache == "" && o.StudentConfig != "":
+		return fault.New(fault.Usage, "missing argument TEACHER: with --alpha 0 a new student (--student-config) "+
+			"needs it for its tokenizer; it teaches nothing").
+			WithHint("name any model whose tokenizer the student shall have: apr distill MODEL --student-config %s "+
+				"--alpha 0 …; it is also what the student's score is compared with", quoted(o.StudentConfig))
 	case o.Student == "" && o.StudentConfig == "" && !o.precomputes():
 		return fault.New(fault.Usage, "missing --student MODEL or --student-config FILE")
 	case o.Student != "" && o.StudentConfig != "":

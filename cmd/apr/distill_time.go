@@ -25,6 +25,11 @@ type clock struct {
 	// seconds of a step by its parts
 	teacher, student, loss average
 
+	first   time.Time // when the first leg of this process began
+	skipped int       // steps of the first leg that an earlier process has done
+	later   bool      // the first leg is the control: an earlier process has done the student's
+	shown   int       // the percentage that was shown last
+
 	eval    float64 // seconds of an evaluation of one student; 0: none was measured
 	evaling bool    // the time since the last step went into an evaluation
 	ending  time.Time
@@ -45,6 +50,9 @@ func newClock(o distill.Outline, evalEvery int) *clock {
 func (c *clock) begin(leg string, done int) {
 	c.leg, c.done, c.seen, c.last, c.wall = leg, done, 0, c.now(), steady
 	c.began = c.last
+	if c.first.IsZero() {
+		c.first, c.skipped, c.later = c.last, done, leg == distill.LegControl
+	}
 }
 
 // warmUp is how many steps may still be slower than those that follow, as kernels are loaded and memory is touched.
@@ -106,17 +114,41 @@ func (c *clock) evaluations(done int) float64 {
 	return float64(max(0, (c.o.Steps-1)/c.evalEvery-done/c.evalEvery))
 }
 
-// end is the time of the evaluation at the end: the teacher, the student before and after, the control, and two canaries. The
-// teacher's probabilities are compared with those of three.
+// outputSpeed is how fast the student's files are written and hashed, in bytes a second, for an estimate.
+const outputSpeed = 300e6
+
+// end is the time of all that comes after the steps: files, scores and continued texts. Scores are those of the
+// teacher, the student before and after, the control, and two canaries; the teacher's probabilities are compared with
+// those of three.
 func (c *clock) end() float64 {
+	t := float64(c.o.OutputBytes)/outputSpeed + c.writing()
 	if c.o.HeldTokens == 0 {
-		return 0
+		return t
 	}
 	students := 4.0
 	if c.o.Control.On {
 		students++
 	}
-	return c.heldSteps()*(c.teacher.mean+c.loss.mean/3) + students*c.evaluation()
+	return t + c.heldSteps()*(c.teacher.mean+c.loss.mean/3) + students*c.evaluation()
+}
+
+// A token that is written takes some times as long as its share of a forward pass of many, and not less than some time.
+const (
+	writesSlower = 6
+	writesLeast  = 1e-3 // seconds
+)
+
+// writing is the time of the continued texts: the teacher's, the student's and the control's.
+func (c *clock) writing() float64 {
+	one := func(forward float64) float64 { // of a step's tokens
+		token := max(writesLeast, writesSlower*forward/float64(max(1, c.o.StepTokens)))
+		return min(c.o.WritesFor.Seconds(), float64(c.o.Writes)*token)
+	}
+	students := 1.0
+	if c.o.Control.On {
+		students++
+	}
+	return one(c.teacher.mean) + students*one((c.student.mean+c.loss.mean)/3)
 }
 
 // left is the time until everything is done; 0 while nothing is known.
@@ -181,6 +213,38 @@ func (c *clock) finish() {
 	if c.ending.IsZero() {
 		c.ahead, c.ending = c.end(), c.now()
 	}
+}
+
+// finishWriting begins the continued texts, the last of the end.
+func (c *clock) finishWriting() {
+	if !c.ending.IsZero() {
+		c.ahead, c.ending = c.writing(), c.now()
+	}
+}
+
+// percent returns how much of everything that the run does is done, by time: 100 only when no second is left. It does
+// not fall. Until the time of a step is known it is otherwise.
+func (c *clock) percent(otherwise int) int {
+	if c.wall.n == 0 || c.first.IsZero() {
+		return otherwise
+	}
+	left := c.said
+	if left == 0 {
+		left = c.left().Seconds()
+	}
+	before := c.wall.mean * float64(c.skipped)
+	if c.later {
+		before += c.wall.mean * float64(c.o.Steps)
+	}
+	passed := before + c.now().Sub(c.first).Seconds()
+	most := 100
+	if left >= 0.5 {
+		most = 99
+	}
+	if passed+left > 0 {
+		c.shown = max(c.shown, min(most, int(100*passed/(passed+left)+0.5)))
+	}
+	return c.shown
 }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }

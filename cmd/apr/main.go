@@ -36,7 +36,14 @@ var foreignCommands = map[string]string{
 // openExits are the exit codes of every command that opens a model, and reads it until a signal stops it.
 var openExits = slices.Clip([]fault.Kind{fault.NotFound, fault.Format, fault.Load, fault.IO, fault.Unavailable, fault.Network, fault.HTTP404, fault.UnsafePath, fault.Stopped})
 
-func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Environ())) }
+func main() {
+	var names []string
+	for _, c := range commands {
+		names = append(names, c().Name)
+	}
+	cli.CalledAs(os.Args[0], names)
+	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Environ()))
+}
 
 // run is the whole program: it returns the exit code.
 func run(args []string, in io.Reader, out, errw io.Writer, environ []string) int {

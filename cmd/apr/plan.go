@@ -72,6 +72,7 @@ type planResult struct {
 	*distill.Estimate
 	Backend string `json:"backend"`
 	Device  string `json:"device"`
+	base    bool   // nothing teaches: what counts as the teacher's is of the model that the student begins as
 }
 
 func (p *planOptions) run(ctx context.Context, e *cli.Env) (cli.Result, error) {
@@ -124,7 +125,7 @@ func (p *planOptions) run(ctx context.Context, e *cli.Env) (cli.Result, error) {
 	if f := (*fault.Error)(nil); errors.As(err, &f) {
 		f.Hint, _, _ = strings.Cut(f.Hint, "\n") // the table comes with the result
 	}
-	return &planResult{Estimate: est, Backend: dev.Info().Kind, Device: dev.Info().Name}, err
+	return &planResult{Estimate: est, Backend: dev.Info().Kind, Device: dev.Info().Name, base: c.NoTeacher}, err
 }
 
 // open opens the device to plan for, and says how to open another one for a probe; nil: the device is imagined.
@@ -193,7 +194,11 @@ func largestBatch(l *plan.LargestBatch) string {
 
 // Text prints the plan.
 func (r *planResult) Text(p *cli.Page) {
-	p.Printf("%s", r.Memory.Table())
+	table := r.Memory.Table()
+	if r.base {
+		table = strings.Replace(table, "teacher   ", "base model", 1)
+	}
+	p.Printf("%s", table)
 	pairs := []string{"verdict", strings.ReplaceAll(r.Verdict, "_", " "), "device", r.Device, "step", r.Setting}
 	if d := r.Data; d != nil {
 		pairs = append(pairs, "data", dataText(distill.Outline{
@@ -206,7 +211,7 @@ func (r *planResult) Text(p *cli.Page) {
 	if h := r.Estimate.Costs.Host; h != nil {
 		pairs = append(pairs, "host memory", fmt.Sprintf("%s of experts, page-locked; %s", plan.Amount(r.Memory.Host), h))
 	}
-	if r.BackendReason != "" {
+	if r.BackendReason != "" && !r.base {
 		pairs = append(pairs, "teacher", string(r.Estimate.Backend)+", "+r.BackendReason)
 	}
 	for _, k := range r.Candidates {

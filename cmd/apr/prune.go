@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -47,6 +48,7 @@ type pruneResult struct {
 	Turns      []pruneTurn `json:"turns,omitempty"` // of --schedule; what is above is of the last cut, but for output and files
 
 	record convert.Pruned
+	data   []string // as given
 }
 
 // pruneSide is what is known of the teacher or the output.
@@ -76,6 +78,26 @@ func (r pruneResult) Text(p *cli.Page) {
 		p.Printf("loss        %.4f → %.4f nats per token of calibration text\n", *r.Before.Nats, *r.After.Nats)
 	}
 	printTurns(p, r.Turns)
+	p.Printf("\n")
+	p.Pairs(r.next()...)
+}
+
+// next is what to do with the output: a cut model is distilled, and one that was distilled in turns can be used.
+func (r pruneResult) next() []string {
+	if len(r.Turns) > 0 {
+		return []string{"next", "apr run " + quoted(r.Output),
+			"", "apr export " + quoted(r.Output) + " -o student.gguf --quantize q4_k_m"}
+	}
+	data := " -d DATA"
+	for i, d := range r.data {
+		if data += " -d "; i == 0 {
+			data = " -d "
+		}
+		data += quoted(d)
+	}
+	name := strings.TrimSuffix(filepath.Base(r.Output), filepath.Ext(r.Output))
+	return []string{"next", "apr distill " + quoted(r.Teacher) + " --student " + quoted(r.Output) + data +
+		" -o " + quoted(filepath.Join("runs", name))}
 }
 
 func pruneCommand() *cli.Command {
@@ -189,7 +211,8 @@ func (o *pruneOptions) once(ctx context.Context, e *cli.Env) (*pruneResult, erro
 	if err != nil {
 		return nil, err
 	}
-	r := &pruneResult{Teacher: o.teacher, Output: o.output, Before: pruneSide{Parameters: f.Config.Parameters()}}
+	r := &pruneResult{Teacher: o.teacher, Output: o.output, data: o.data,
+		Before: pruneSide{Parameters: f.Config.Parameters()}}
 	teacher := f.Config
 	kept, err := o.cut(ctx, e, f, r)
 	if err != nil {

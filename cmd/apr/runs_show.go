@@ -33,7 +33,7 @@ func (r runsShowResult) Text(p *cli.Page) {
 	v := report.New(r.record)
 	printVerdict(p, v.Verdict)
 	if len(v.Scores) > 0 {
-		printScores(p, v.Scores, v.Canaries)
+		printScores(p, v.Verdict.Base, v.Scores, v.Canaries)
 	}
 	kv := []string{"run", r.RunID, "directory", r.RunDir, "status", r.RunStatus, "report", r.Report}
 	for _, f := range v.Facts {

@@ -113,7 +113,8 @@ func (o *stopOptions) stopHere(ctx context.Context, e *cli.Env, path string) (cl
 	if err != nil {
 		return nil, err
 	}
-	r := &runsStopResult{RunID: record.ID(), RunDir: path, Where: "local", resume: resumeCommand(path, o.dir)}
+	r := &runsStopResult{RunID: record.ID(), RunDir: path, Where: "local",
+		resume: cli.AsCalled(resumeCommand(path, o.dir))}
 	r.Host, _ = os.Hostname()
 	process, who, err := supervise.Writer(path)
 	if err != nil {

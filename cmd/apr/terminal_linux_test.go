@@ -27,6 +27,7 @@ func TestTerminalSessions(t *testing.T) {
 		for _, columns := range []int{80, 120} {
 			t.Run(fmt.Sprintf("%s-%d", name, columns), func(t *testing.T) {
 				c := exec.Command(program(t), strings.Fields(line)...)
+				c.Args[0] = "apr" // as found on PATH
 				c.Dir = sessionFolder(t)
 				c.Env = []string{"TERM=xterm", "HOME=" + c.Dir, "XDG_CACHE_HOME=" + c.Dir, "CUDA_VISIBLE_DEVICES=-1", "PATH=" + os.Getenv("PATH")}
 				s := inTerminal(t, c, columns)
@@ -88,6 +89,7 @@ var (
 	variableGap    = regexp.MustCompile(`(closed|control|\bby)(\s)-?[\d.]+ %`)
 	variableNorm   = regexp.MustCompile(`\|g\| [\d.]+`)
 	variablePart   = regexp.MustCompile(`\d+ %`)
+	variableDone   = regexp.MustCompile(`(?m)^\d+ % (step|control)`)
 	digits         = regexp.MustCompile(`\d`)
 )
 
@@ -95,6 +97,7 @@ var (
 func normal(text string) string {
 	text = variableSpeeds.ReplaceAllString(text, "N tok/s")
 	text = variableTimes.ReplaceAllString(text, "TIME")
+	text = variableDone.ReplaceAllString(text, "N % ${1}")
 	text = variableMemory.ReplaceAllString(text, "${1}BYTES")
 	text = variableUse.ReplaceAllString(text, "")
 	text = variableShare.ReplaceAllString(text, "N % for checkpoints")

@@ -69,7 +69,7 @@ func runVerify(ctx context.Context, e *cli.Env, path string, steps int) (cli.Res
 		return nil, err
 	}
 	defer dev.Close()
-	show := newDistillDisplay(e, 1<<30)
+	show := newDistillDisplay(e, 0)
 	defer show.close()
 	r := &verifyResult{Run: path, RunID: record.ID(), Device: dev.Info().Kind}
 	r.Checks, err = verify.Run(ctx, verify.Options{

@@ -186,13 +186,20 @@ func (a *App) environment() (*Env, error) {
 		e.Out, a.page.w = io.Discard, io.Discard
 	}
 	switch {
-	case a.noProgress || a.quiet:
+	case a.quiet || a.noProgress && a.refusesProgress():
+	case a.noProgress:
+		e.progress = progressLogged
 	case isTerminal(a.Err):
 		e.progress = progressBars
 	default:
 		e.progress = progressLines
 	}
 	return e, nil
+}
+
+// refusesProgress reports whether --no-progress was given, which is also the default where stderr is no terminal.
+func (a *App) refusesProgress() bool {
+	return slices.ContainsFunc(a.globals, func(o Option) bool { return o.Name == "no-progress" && len(o.given) > 0 })
 }
 
 // stderr is where all text for people goes while a command runs.
@@ -218,7 +225,13 @@ func (a *App) logger() *slog.Logger {
 		level = slog.LevelDebug
 	}
 	if a.logsJSON() {
-		return slog.New(slog.NewJSONHandler(jsonWriter{a.stderr()}, &slog.HandlerOptions{Level: level}))
+		o := &slog.HandlerOptions{Level: level, ReplaceAttr: func(_ []string, at slog.Attr) slog.Attr {
+			if at.Key == slog.MessageKey {
+				at.Value = slog.StringValue(AsCalled(at.Value.String()))
+			}
+			return at
+		}}
+		return slog.New(slog.NewJSONHandler(jsonWriter{a.stderr()}, o))
 	}
 	return slog.New(plainHandler{Handler: tint.NewTextHandler(a.stderr(), &tint.Options{
 		Level: level, TimeFormat: time.TimeOnly, NoColor: !wantsColor(a.color, a.Err, a.env),
@@ -326,13 +339,13 @@ func stopText(message string, hint *string) string {
 func messages(err error) (all []string) {
 	joined, ok := err.(interface{ Unwrap() []error })
 	if !ok {
-		return []string{err.Error()}
+		return []string{AsCalled(err.Error())}
 	}
 	for _, e := range joined.Unwrap() {
 		all = append(all, messages(e)...)
 	}
-	if strings.Join(all, "\n") != err.Error() { // fmt.Errorf with several %w
-		return []string{err.Error()}
+	if strings.Join(all, "\n") != AsCalled(err.Error()) { // fmt.Errorf with several %w
+		return []string{AsCalled(err.Error())}
 	}
 	return all
 }

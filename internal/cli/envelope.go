@@ -43,7 +43,7 @@ func envelope(command string, result any, err error) ([]byte, error) {
 
 // describeError splits err into the members of "error".
 func describeError(err error) errorObject {
-	e := errorObject{Kind: fault.KindOf(err).String(), Message: err.Error()}
+	e := errorObject{Kind: fault.KindOf(err).String(), Message: AsCalled(err.Error())}
 	var f *fault.Error
 	if errors.As(err, &f) {
 		e.Place, e.ID = f.Place, f.ID
@@ -51,7 +51,8 @@ func describeError(err error) errorObject {
 			e.Path = &f.Path
 		}
 		if f.Hint != "" {
-			e.Hint = &f.Hint
+			hint := AsCalled(f.Hint)
+			e.Hint = &hint
 		}
 	}
 	return e

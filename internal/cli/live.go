@@ -148,8 +148,14 @@ func (e *Env) Columns() int {
 // Say prints a line for people on stderr, and to the log where that is JSON. --quiet leaves it out.
 func (e *Env) Say(line string) { e.say(line, Escape(line)) }
 
+// LogsProgress reports whether the log says how far long operations are: there is no terminal, and progress is wanted.
+func (e *Env) LogsProgress() bool { return e.progress == progressLogged }
+
 // Explain prints sentences as Say does, wrapped to the width of the terminal.
-func (e *Env) Explain(text string) { e.say(text, escapeText(Wrap(text, e.Columns()))) }
+func (e *Env) Explain(text string) {
+	text = AsCalled(text)
+	e.say(text, escapeText(Wrap(text, e.Columns())))
+}
 
 func (e *Env) say(text, shown string) {
 	switch {

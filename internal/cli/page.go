@@ -87,7 +87,8 @@ func (p *Page) style(s string, style lipgloss.Style) Styled {
 	return Styled(style.Render(s))
 }
 
-// Pairs prints "key: value" lines with the values aligned; pairs with an empty value are left out.
+// Pairs prints "key: value" lines with the values aligned; pairs with an empty value are left out. Below the key
+// "next" are commands, as the user calls the program.
 func (p *Page) Pairs(kv ...string) {
 	width := 0
 	for i := 0; i+1 < len(kv); i += 2 {
@@ -95,9 +96,14 @@ func (p *Page) Pairs(kv ...string) {
 			width = max(width, lipgloss.Width(Clean(kv[i])))
 		}
 	}
+	next := false
 	for i := 0; i+1 < len(kv); i += 2 {
 		if key := Clean(kv[i]); kv[i+1] != "" {
-			p.Printf("%s%s  %s\n", p.Bold(key), strings.Repeat(" ", width-lipgloss.Width(key)), Clean(kv[i+1]))
+			value := Clean(kv[i+1])
+			if next = key == "next" || next && key == ""; next {
+				value = AsCalled(value)
+			}
+			p.Printf("%s%s  %s\n", p.Bold(key), strings.Repeat(" ", width-lipgloss.Width(key)), value)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"io"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -16,14 +17,19 @@ type progressMode int
 const (
 	progressOff progressMode = iota
 	progressLines
+	progressLogged
 	progressBars
 )
 
-// lineEvery is the pause between two plain progress lines.
+// lineEvery is the pause between two plain progress lines that were asked for.
 const lineEvery = 5 * time.Second
 
-// Progress shows how far a long operation is, on stderr: a bar on a terminal, a line every few seconds elsewhere
-// (with --no-progress=false), nothing with --no-progress. The nil Progress shows nothing. Safe for concurrent use.
+// LogPause is the pause between two lines of the log that say how far a long operation is, where no terminal shows it.
+const LogPause = 10 * time.Second
+
+// Progress shows how far a long operation is, on stderr: a bar on a terminal; elsewhere a line of the log every
+// [LogPause], or a plain line every few seconds with --no-progress=false; nothing with --no-progress. The nil Progress
+// shows nothing. Safe for concurrent use.
 type Progress struct {
 	mu    sync.Mutex
 	title string
@@ -32,7 +38,8 @@ type Progress struct {
 	show  func(int64) string
 	note  string // what is worth knowing now, shown behind the amount
 
-	out   io.Writer // plain lines
+	out   io.Writer    // plain lines
+	log   *slog.Logger // lines of the log; nil: plain ones
 	last  time.Time
 	begun time.Time
 	from  int64 // units done before, by an earlier process
@@ -49,6 +56,9 @@ func (e *Env) Progress(title string, total int64, show func(int64) string) *Prog
 		return nil
 	case progressLines:
 		p.out = e.Err
+		return p
+	case progressLogged:
+		p.log = e.Log
 		return p
 	}
 	p.bars = e.bars()
@@ -127,6 +137,11 @@ func (p *Progress) Resume(n int64) {
 func (p *Progress) left(done int64) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	return p.leftOf(done)
+}
+
+// leftOf is left for who holds the lock.
+func (p *Progress) leftOf(done int64) string {
 	if done <= p.from || done >= p.total {
 		return ""
 	}
@@ -162,7 +177,11 @@ func (p *Progress) Add(n int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.done += n
-	if now := time.Now(); now.Sub(p.last) >= lineEvery {
+	pause := lineEvery
+	if p.log != nil {
+		pause = LogPause
+	}
+	if now := time.Now(); now.Sub(p.last) >= pause {
 		p.last = now
 		p.line()
 	}
@@ -174,7 +193,18 @@ func (p *Progress) line() {
 	if p.total > 0 {
 		percent = 100 * float64(p.done) / float64(p.total)
 	}
-	fmt.Fprintf(p.out, "%s: %s of %s (%.0f %%) %s\n", p.title, p.show(p.done), p.show(p.total), percent, p.note)
+	text := fmt.Sprintf("%s: %s of %s (%.0f %%)", p.title, p.show(p.done), p.show(p.total), percent)
+	if p.log == nil {
+		fmt.Fprintf(p.out, "%s %s\n", text, p.note)
+		return
+	}
+	if p.note != "" {
+		text += " " + p.note
+	}
+	if left := p.leftOf(p.done); left != "" {
+		text += ", " + left + " left"
+	}
+	p.log.Info(text)
 }
 
 // Close ends the display; what is missing stays missing.
@@ -191,5 +221,7 @@ func (p *Progress) Close() {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.line()
+	if p.log == nil { // a log has the results of the command behind it
+		p.line()
+	}
 }

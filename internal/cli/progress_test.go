@@ -2,9 +2,11 @@ package cli
 
 import (
 	"bytes"
+	"log/slog"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 )
 
 // TestGroup: several operations at once, as lines and off.
@@ -52,4 +54,19 @@ func TestGroupBars(t *testing.T) {
 	b.Close()
 	g.Close()
 	(&Env{Err: &out, progress: progressBars}).Group().Close() // without an operation
+}
+
+// TestProgressLogged: where there is no terminal, a long operation says how far it is each time that the pause is over.
+func TestProgressLogged(t *testing.T) {
+	var out bytes.Buffer
+	p := (&Env{Log: slog.New(slog.NewTextHandler(&out, nil)), progress: progressLogged}).Progress("measuring", 40, Count)
+	p.Add(4)
+	p.last, p.begun = time.Now().Add(-LogPause), time.Now().Add(-LogPause)
+	p.Add(6)
+	p.Add(1)
+	p.Close()
+	const want = `msg="measuring: 10 of 40 (25 %), 30s left"`
+	if got := out.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, want) {
+		t.Errorf("it says %q", got)
+	}
 }

@@ -125,7 +125,7 @@ type plainHandler struct {
 
 // Handle prints the record.
 func (h plainHandler) Handle(ctx context.Context, r slog.Record) error {
-	line := Escape(r.Message) + h.before
+	line := Escape(AsCalled(r.Message)) + h.before
 	r.Attrs(func(a slog.Attr) bool {
 		line += attribute(h.group, a)
 		return true

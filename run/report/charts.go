@@ -237,11 +237,16 @@ func heldOut(r *runlog.Record, rows []Score) *Chart {
 type data struct {
 	Charts  []Chart         `json:"charts"`
 	Samples []runlog.Sample `json:"samples"`
+	// Reference names the model that is compared with, where it is no teacher.
+	Reference string `json:"reference,omitempty"`
 }
 
 // dataJSON cannot end a script element: <, > and & are written as \u003c, \u003e and \u0026.
 func dataJSON(p *Page, s *runlog.Samples) ([]byte, error) {
 	d := data{Charts: p.Charts}
+	if p.Verdict.Base {
+		d.Reference = p.reference
+	}
 	if s != nil {
 		d.Samples = s.Windows
 	}

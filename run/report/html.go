@@ -42,7 +42,8 @@ func positive(digits int, n runlog.Number) string {
 
 // scoreClass is the colour of a model by its name.
 func scoreClass(name string) string {
-	return map[string]string{distilledScore: "distilled", controlScore: "control", teacherScore: "teacher"}[name]
+	return map[string]string{distilledScore: "distilled", trainedScore: "distilled", controlScore: "control",
+		teacherScore: "teacher", baseScore: "teacher"}[name]
 }
 
 func fixed(digits int, n runlog.Number) string {

@@ -71,7 +71,9 @@ func (p *Page) markdownScores(line func(format string, args ...any)) {
 	if len(p.Scores) == 0 {
 		return
 	}
-	line("\n## Evaluation on held-out text\n\n| model | nats/token | ± 95 %% | perplexity | bits/byte | top-1 as teacher | KL from teacher | targets |\n|---|---:|---:|---:|---:|---:|---:|---:|")
+	line("\n## Evaluation on held-out text\n\n"+
+		"| model | nats/token | ± 95 %% | perplexity | bits/byte | top-1 as %[1]s | KL from %[1]s | targets |\n"+
+		"|---|---:|---:|---:|---:|---:|---:|---:|", p.reference)
 	for _, s := range p.Scores {
 		bits := "–"
 		if s.BitsPerByte > 0 {
@@ -94,7 +96,8 @@ func (p *Page) markdownScores(line func(format string, args ...any)) {
 	if len(p.Margins) == 0 {
 		return
 	}
-	line("\n| the distilled student against | better by, nats/token | 95 %% interval | standard errors |\n|---|---:|---:|---:|")
+	line("\n| the %s against | better by, nats/token | 95 %% interval | standard errors |\n|---|---:|---:|---:|",
+		Label(p.Verdict.Base, distilledScore))
 	for _, m := range p.Margins {
 		line("| %s | %s | %s | %s |", plain(m.Over), fixed(4, m.Nats), m.Interval, fixed(1, m.Errors()))
 	}

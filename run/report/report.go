@@ -44,6 +44,8 @@ type Page struct {
 	Events   []EventRow
 	Origins  []Section // provenance
 	Warnings []string
+
+	reference string // what scores are compared with: the teacher, or the base model of a run without one
 }
 
 // ExpertUse is how a model spreads held-out text over the experts of a layer, in shares of an equal one.
@@ -106,6 +108,9 @@ func New(r *runlog.Record) *Page {
 	p.Events = events(r)
 	p.Origins = origins(r)
 	p.Warnings = warnings(r)
+	if p.reference = teacherScore; p.Verdict.Base {
+		p.nameBase()
+	}
 	return p
 }
 

@@ -180,7 +180,11 @@ func (p *Page) streamscoresPart(qw422016 *qt422016.Writer) {
 		qw422016.N().S(`
 <h2>Evaluation on held-out text</h2>
 <div class="card scroll stack" tabindex="0"><table>
-<thead><tr><th>model</th><th class="n">nats/token</th><th class="n">± 95 %</th><th class="n">perplexity</th><th class="n">bits/byte</th><th class="n">top-1 as teacher</th><th class="n">KL from teacher</th><th class="n">targets</th></tr></thead>
+<thead><tr><th>model</th><th class="n">nats/token</th><th class="n">± 95 %</th><th class="n">perplexity</th><th class="n">bits/byte</th><th class="n">top-1 as `)
+		qw422016.E().S(p.reference)
+		qw422016.N().S(`</th><th class="n">KL from `)
+		qw422016.E().S(p.reference)
+		qw422016.N().S(`</th><th class="n">targets</th></tr></thead>
 <tbody>`)
 		for _, score := range p.Scores {
 			qw422016.N().S(`<tr class="`)
@@ -195,9 +199,13 @@ func (p *Page) streamscoresPart(qw422016 *qt422016.Writer) {
 			qw422016.E().S(fixed(2, score.Perplexity))
 			qw422016.N().S(`</td><td class="n" data-label="bits/byte">`)
 			qw422016.E().S(positive(4, score.BitsPerByte))
-			qw422016.N().S(`</td><td class="n" data-label="top-1 as teacher">`)
+			qw422016.N().S(`</td><td class="n" data-label="top-1 as `)
+			qw422016.E().S(p.reference)
+			qw422016.N().S(`">`)
 			qw422016.E().S(percent(score.Top1))
-			qw422016.N().S(`</td><td class="n" data-label="KL from teacher">`)
+			qw422016.N().S(`</td><td class="n" data-label="KL from `)
+			qw422016.E().S(p.reference)
+			qw422016.N().S(`">`)
 			qw422016.E().S(fixed(4, score.KL))
 			qw422016.N().S(`</td><td class="n" data-label="targets">`)
 			qw422016.E().S(count(score.Targets))
@@ -211,7 +219,11 @@ func (p *Page) streamscoresPart(qw422016 *qt422016.Writer) {
 			qw422016.E().S(fixed(4, canary.Nats))
 			qw422016.N().S(`</td><td class="n" data-label="± 95 %">–</td><td class="n" data-label="perplexity">`)
 			qw422016.E().S(fixed(2, canary.Perplexity))
-			qw422016.N().S(`</td><td class="n" data-label="bits/byte">–</td><td class="n" data-label="top-1 as teacher">–</td><td class="n" data-label="KL from teacher">–</td><td class="n" data-label="targets">`)
+			qw422016.N().S(`</td><td class="n" data-label="bits/byte">–</td><td class="n" data-label="top-1 as `)
+			qw422016.E().S(p.reference)
+			qw422016.N().S(`">–</td><td class="n" data-label="KL from `)
+			qw422016.E().S(p.reference)
+			qw422016.N().S(`">–</td><td class="n" data-label="targets">`)
 			qw422016.E().S(count(canary.Targets))
 			qw422016.N().S(`</td></tr>
 `)
@@ -250,7 +262,9 @@ func (p *Page) streamscoresPart(qw422016 *qt422016.Writer) {
 `)
 		}
 		if len(p.Margins) > 0 {
-			qw422016.N().S(`<h3>The distilled student against the others</h3>
+			qw422016.N().S(`<h3>The `)
+			qw422016.E().S(Label(p.Verdict.Base, distilledScore))
+			qw422016.N().S(` against the others</h3>
 <div class="card scroll stack" tabindex="0"><table>
 <thead><tr><th>against</th><th class="n">better by, nats/token</th><th class="n">95 % interval</th><th class="n">standard errors</th></tr></thead>
 <tbody>`)
@@ -353,7 +367,9 @@ func (p *Page) streamsamplesPart(qw422016 *qt422016.Writer) {
 	if len(p.Samples) > 0 {
 		qw422016.N().S(`
 <h2>Held-out text, token by token</h2>
-<p class="note">Each token is coloured by the divergence KL(teacher ‖ student) at its prediction. Choose a token to see what both models expected. Tokens struck through are masked: they are not in the loss.</p>
+<p class="note">Each token is coloured by the divergence KL(`)
+		qw422016.E().S(p.reference)
+		qw422016.N().S(` ‖ student) at its prediction. Choose a token to see what both models expected. Tokens struck through are masked: they are not in the loss.</p>
 <div class="key"><span>KL in nats, from</span><i class="k0">0</i>`)
 		for i, k := range klSteps {
 			qw422016.N().S(`<i class="k`)

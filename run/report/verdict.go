@@ -125,6 +125,7 @@ type Verdict struct {
 	Tiles     []Tile
 	Gap       *Gap
 	EqualTime *EqualTime // nil: not known
+	Base      bool       // what the records call the teacher is the model that the student began as: there was no teacher
 }
 
 // Tile is a big number.
@@ -134,8 +135,9 @@ type Tile struct{ Name, Value, Unit, Note, Class string }
 func judge(r *runlog.Record, out *outcome, rows []Score, margins []Margin, canaries []Canary) Verdict {
 	distilled, control := find(rows, distilledScore), find(rows, controlScore)
 	teacher, untrained := find(rows, teacherScore), find(rows, untrainedScore)
-	v := Verdict{Tone: Neutral, Tiles: tiles(teacher, distilled, control, untrained)}
 	alone := untaught(r)
+	v := Verdict{Tone: Neutral, Base: ofBase(r)}
+	v.Tiles = tiles(alone, v.Base, teacher, distilled, control, untrained)
 	ignorant := !alone && (of(r, "warning", runlog.TeacherBelowFrequencies) != nil || of(r, "warning", runlog.TeacherBelowUniform) != nil)
 	way := distilled != nil && uncaught(canaries) == nil && !ignorant && !alone // the way to a teacher that knows nothing, or taught nothing, says nothing
 	if way {
@@ -315,22 +317,32 @@ func StepsOf(r *runlog.Record, leg string) int {
 }
 
 // tiles are the numbers that the verdict rests on.
-func tiles(teacher, distilled, control, untrained *Score) (all []Tile) {
+func tiles(alone, base bool, teacher, distilled, control, untrained *Score) (all []Tile) {
+	learned, there := "learned from the teacher", "what there was to learn"
+	if alone {
+		learned, there = "learned from the text", "compared with, not learned from"
+	}
+	if base {
+		there = "what the student began as"
+		if teacher != nil && untrained != nil && teacher.NatsPerToken == untrained.NatsPerToken {
+			untrained = nil
+		}
+	}
 	for _, t := range []struct {
 		s                 *Score
 		name, note, class string
 	}{
-		{distilled, "distilled student", "learned from the teacher", "distilled"},
-		{control, "control student", "same tokens, no teacher", "control"},
-		{teacher, "teacher", "what there was to learn", "teacher"},
-		{untrained, "untrained student", "before the first step", "untrained"},
+		{distilled, distilledScore, learned, "distilled"},
+		{control, controlScore, "same tokens, no teacher", "control"},
+		{teacher, teacherScore, there, "teacher"},
+		{untrained, untrainedScore, "before the first step", "untrained"},
 	} {
 		if t.s != nil {
 			unit := "nats/token"
 			if half := t.s.Interval.Half(); half.Finite() {
 				unit = "± " + fixed(4, half) + " nats/token"
 			}
-			all = append(all, Tile{t.name, fmt.Sprintf("%.4f", t.s.NatsPerToken), unit, t.note, t.class})
+			all = append(all, Tile{Label(base, t.name), fmt.Sprintf("%.4f", t.s.NatsPerToken), unit, t.note, t.class})
 		}
 	}
 	return all

@@ -158,6 +158,9 @@ func (v *verifier) from(ctx context.Context, at distill.Known, steps []runlog.St
 				far, where, logged, recomputed = d, v.field(s, [4]string{"loss", "ce", "kl", "grad_norm"}[j]), p[0], p[1]
 			}
 		}
+		if v.Observer != nil {
+			v.Observer.Advance(i+1, len(steps))
+		}
 		if err := ctx.Err(); err != nil {
 			return err
 		}

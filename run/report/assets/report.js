@@ -162,7 +162,7 @@
   // A token's predictions, beside each other.
   function predictions(panel, token) {
     panel.replaceChildren();
-    const heads = [["teacher", token.teacher], ["student", token.student]];
+    const heads = [[data.reference || "teacher", token.teacher], ["student", token.student]];
     const line = make("p", { class: "note" });
     line.append("next token ", make("code", {}, JSON.stringify(token.text)), ": KL " + (token.kl === undefined || token.kl === null ? "–" : token.kl.toFixed(4)) +
       (token.counts ? "" : ", masked: it is not in the loss"));
