@@ -5,6 +5,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"math/rand/v2"
@@ -33,7 +34,8 @@ type StepOptions struct {
 	Vocab              int
 	Started            func(first time.Duration) // told when the first step is done, and how long it took
 	Progress           func(done, total int)
-	SearchEvery        int // of a student in blocks, see distill.Quantize; 0: once
+	SearchEvery        int             // of a student in blocks, see distill.Quantize; 0: once
+	Loss               device.LossSpec // the zero spec: Loss
 }
 
 // Step is what was measured of a step, in milliseconds.
@@ -59,7 +61,8 @@ func RunSteps(ctx context.Context, s device.Stream, student, big *model.Model, n
 }
 
 // MeasureStep times whole optimiser steps: teacher forward, student forward, head and loss, backward, clip, AdamW, on
-// fresh random ids each. When ctx ends between two steps, the error is its own.
+// fresh random ids each. A loss of alpha 0 asks no teacher: big may be nil. When ctx ends between two steps, the
+// error is its own.
 //
 // The steps of a student in blocks round under the scales that are there. A search for these is timed apart, so that
 // the figures do not depend on how many steps were measured.
@@ -75,8 +78,10 @@ func MeasureStep(ctx context.Context, s device.Stream, student *model.Model, big
 func steps(ctx context.Context, s device.Stream, student *model.Model, big *model.Model, o StepOptions) (*Step, error) {
 	tr := distill.NewTrainer(student, s, o.BatchSize, o.SeqLen)
 	defer tr.Free()
-	tr.Teacher = &teacher.Resident{Model: big, Group: teacher.GroupRows(student.Device().Info(), o.SeqLen)}
-	tr.Loss.Spec, tr.Loss.Vocab = Loss, o.Vocab
+	tr.Loss.Spec, tr.Loss.Vocab = cmp.Or(o.Loss, Loss), o.Vocab
+	if tr.Loss.Spec.Alpha != 0 {
+		tr.Teacher = &teacher.Resident{Model: big, Group: teacher.GroupRows(student.Device().Info(), o.SeqLen)}
+	}
 	tr.Cut(o.Setting)
 	tr.Optimizer = optim.Optimizer{
 		Schedule: optim.Schedule{Kind: optim.Constant, Peak: 1e-3, Steps: o.Warmup + o.Iterations},

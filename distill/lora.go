@@ -99,9 +99,9 @@ func LoadAdapted(dev device.Device, w model.Weights, a *adapter.Adapter, seed ui
 	return student, base, nil
 }
 
-// shares reports whether the teacher is the frozen part of the student, which is then held once: it is the same file, and either
-// teaches nothing or is kept in the same form.
-func (d DryRun) shares(info device.Info) bool {
+// Shares reports whether the teacher is the frozen part of the student, which is then held once: it is the same file,
+// and either teaches nothing or is kept in the same form.
+func (d DryRun) Shares(info device.Info) bool {
 	return d.Adapter != nil && d.SameFile && len(d.More) == 0 && (d.Loss.Alpha == 0 || d.Form == baseForm(info))
 }
 
@@ -109,7 +109,7 @@ func (d DryRun) shares(info device.Info) bool {
 func (in *inputs) shares(c Config, dev device.Device) bool {
 	d := in.dryRun(c, nil)
 	d.Form = in.choice.Chosen.form
-	return d.shares(dev.Info())
+	return d.Shares(dev.Info())
 }
 
 // models loads the teachers and the student.

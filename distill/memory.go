@@ -137,7 +137,7 @@ func (d DryRun) run(dev *dry.Device, stream device.Stream, s plan.Setting) (*dry
 
 // models makes the teachers and the student.
 func (d DryRun) models(dev *dry.Device) (teachers []*model.Model, student *model.Model, err error) {
-	shared := d.shares(dev.Info())
+	shared := d.Shares(dev.Info())
 	if d.said != nil && d.said.made == nil && d.said.Kind == cache.Draws {
 		teachers = []*model.Model{nil}
 	} else if !shared {

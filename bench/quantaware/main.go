@@ -2,13 +2,16 @@
 // (plain), with errors weighed by activations (weighted), by llama.cpp, and after the model has taught its own
 // blocks (distilled).
 //
-//	quantaware [-types q2_k,q3_k_m,q4_0,q4_k_m] [-steps N] [-seeds 1,2,3] [-backend cpu] [-jobs N] [-limit 7m] [-log FILE.jsonl]
-//	           [-llama-cpp COMMAND] MODEL TEXT HELD-OUT
+//	quantaware [-types q2_k,q3_k_m,q4_0,q4_k_m] [-steps N] [-seeds 1,2,3] [-rates 3e-5,1e-4:0] [-backend cpu] [-jobs N]
+//	           [-limit 7m] [-log FILE.jsonl] [-llama-cpp COMMAND] MODEL TEXT HELD-OUT
 //	quantaware -table FILE.jsonl [-docs FILE]
 //
 // Everything is run by the program itself (-apr, bin/apr unless said otherwise), and scored by apr eval on the
 // exported GGUF file, beside MODEL. Of several seeds the table has the mean and half the range. Each file that was
 // scored is a line of the log, and is not made again when the command is started again with the same settings.
+//
+// A rate is a peak learning rate, or one with the fraction of it at which the cosine ends (RATE:FRACTION, else .1). The
+// first seed tries all rates for each type; the other seeds take the type's best, which is the one of the lowest KL.
 // COMMAND starts a program of llama.cpp by its name after "llama-", as in COMMAND quantize.
 package main
 
@@ -37,7 +40,6 @@ type settings struct {
 	Rows    int    `json:"batch_size"`
 	Length  int    `json:"seq_len"`
 	Every   string `json:"search_every"`
-	Rate    string `json:"learning_rate"`
 	Backend string `json:"backend"`
 	Scored  string `json:"score_backend"`
 	Jobs    int    `json:"jobs"`
@@ -46,19 +48,22 @@ type settings struct {
 // options are the flags and arguments.
 type options struct {
 	settings
-	apr, types, seeds, llama, keep, log, table, docs string
-	model, text, held                                string
-	limit                                            time.Duration
+	apr, llama, keep, log, table, docs string
+	model, text, held                  string
+	types, rates                       []string
+	seeds                              []int
+	limit                              time.Duration
 }
 
 func main() {
 	var o options
+	var types, seeds, rates string
 	flag.StringVar(&o.apr, "apr", "bin/apr", "the program")
-	flag.StringVar(&o.types, "types", "q2_k,q3_k_m,q4_0,q4_k_m", "types, separated by commas")
-	flag.StringVar(&o.seeds, "seeds", "42", "seeds of distillation, separated by commas")
+	flag.StringVar(&types, "types", "q2_k,q3_k_m,q4_0,q4_k_m", "types, separated by commas")
+	flag.StringVar(&seeds, "seeds", "42", "seeds of distillation, separated by commas")
 	flag.StringVar(&o.llama, "llama-cpp", "", "command that starts programs of llama.cpp; without it their rows are left out")
 	flag.StringVar(&o.Every, "search-every", "", "--quantize-search-every; empty: its default")
-	flag.StringVar(&o.Rate, "learning-rate", "", "--learning-rate; empty: the default of --quantize-aware")
+	flag.StringVar(&rates, "rates", "", "learning rates, RATE or RATE:FRACTION, separated by commas; empty: the default")
 	flag.StringVar(&o.keep, "keep", "", "folder in which files and runs stay")
 	flag.StringVar(&o.log, "log", "", "file of JSON lines to write, or to go on with")
 	flag.StringVar(&o.table, "table", "", "make the table of this log, and run nothing")
@@ -77,12 +82,39 @@ func main() {
 		os.Exit(2)
 	}
 	o.model, o.text, o.held = flag.Arg(0), flag.Arg(1), flag.Arg(2)
+	if err := o.lists(types, seeds, rates); err != nil {
+		fmt.Fprintln(os.Stderr, "quantaware:", err)
+		os.Exit(2)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	if err := o.run(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "quantaware:", err)
 		os.Exit(1)
 	}
+}
+
+// lists reads flags that are lists.
+func (o *options) lists(types, seeds, rates string) error {
+	o.types, o.rates = strings.Split(types, ","), strings.Split(rates, ",")
+	for _, text := range strings.Split(seeds, ",") {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 {
+			return fmt.Errorf("-seeds %s: %q is no seed from 1 on", seeds, text)
+		}
+		o.seeds = append(o.seeds, n)
+	}
+	for _, r := range o.rates {
+		peak, end, two := strings.Cut(r, ":")
+		x, err := strconv.ParseFloat(peak, 64)
+		if rates != "" && !(err == nil && x > 0) {
+			return fmt.Errorf("-rates %s: %q is no learning rate", rates, r)
+		}
+		if y, err := strconv.ParseFloat(end, 64); two && !(err == nil && y >= 0 && y <= 1) {
+			return fmt.Errorf("-rates %s: %q is no fraction of the peak", rates, r)
+		}
+	}
+	return nil
 }
 
 func (o *options) run(ctx context.Context) (err error) {
@@ -132,12 +164,20 @@ func (o *options) write(l *trial.Log[settings, record]) error {
 	return trial.Replace(o.docs, "quantaware "+l.Settings.Model, text)
 }
 
-// markdown is the table of a log.
+// markdown is the table of a log, and where there are several rates one of these.
 func markdown(s settings, all []record) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "**%s**, on %s (backend %s, runs at a time: %d); %d steps of %d rows of %d.\n\n", s.Model, s.Machine, s.Backend, s.Jobs, s.Steps, s.Rows, s.Length)
-	b.WriteString("| type | made by | seeds | MB | KL | nats/token | top-1 | tokens | minutes |\n|---|---|--:|--:|--:|--:|--:|--:|--:|\n")
-	for _, rows := range group(all) {
+	fmt.Fprintf(&b, "**%s**, on %s (backend %s, runs at a time: %d); %d steps of %d rows of %d.\n\n",
+		s.Model, s.Machine, s.Backend, s.Jobs, s.Steps, s.Rows, s.Length)
+	b.WriteString("| type | made by | rate | seeds | MB | KL | nats/token | top-1 | tokens | minutes |\n" +
+		"|---|---|---|--:|--:|--:|--:|--:|--:|--:|\n")
+	several := false
+	for _, tried := range group(all) {
+		rows := best(tried)
+		several = several || len(rows) < len(tried)
+		if len(rows) == 0 {
+			continue
+		}
 		var kl, nats, top1, minutes []float64
 		for _, r := range rows {
 			kl, nats, top1, minutes = append(kl, r.KL), append(nats, r.Nats), append(top1, 100*r.Top1), append(minutes, r.Seconds/60)
@@ -146,8 +186,30 @@ func markdown(s settings, all []record) string {
 		if first.Tokens > 0 {
 			seeds, count = strconv.Itoa(len(rows)), fmt.Sprintf("%.2fM", float64(first.Tokens)/1e6)
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %.2f | %s | %s | %s %% | %s | %s |\n", first.Type, first.How, seeds, float64(first.Bytes)/1e6,
-			trial.Spread(kl, 4), trial.Spread(nats, 4), trial.Spread(top1, 1), count, trial.Spread(minutes, 1))
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %.2f | %s | %s | %s %% | %s | %s |\n", first.Type, first.How, first.rate(),
+			seeds, float64(first.Bytes)/1e6, trial.Spread(kl, 4), trial.Spread(nats, 4), trial.Spread(top1, 1), count,
+			trial.Spread(minutes, 1))
+	}
+	if several {
+		b.WriteString(ratesTable(all))
+	}
+	return b.String()
+}
+
+// ratesTable lists every rate that was tried.
+func ratesTable(all []record) string {
+	var b strings.Builder
+	b.WriteString("\nRates that were tried:\n\n| type | rate | seed | KL | nats/token |\n|---|---|--:|--:|--:|\n")
+	for _, rows := range group(all) {
+		for _, r := range rows {
+			switch {
+			case r.How != distilled:
+			case r.Diverged:
+				fmt.Fprintf(&b, "| %s | %s | %d | diverged | |\n", r.Type, r.rate(), r.Seed)
+			default:
+				fmt.Fprintf(&b, "| %s | %s | %d | %.4f | %.4f |\n", r.Type, r.rate(), r.Seed, r.KL, r.Nats)
+			}
+		}
 	}
 	return b.String()
 }

@@ -31,16 +31,52 @@ type record struct {
 	Type    string  `json:"type"`
 	How     string  `json:"how"`
 	Seed    int     `json:"seed,omitempty"`
+	Rate    string  `json:"rate,omitempty"` // of -rates; empty: the default
 	Bytes   int64   `json:"bytes"`
 	KL      float64 `json:"kl"`
 	Nats    float64 `json:"nats"`
 	Top1    float64 `json:"top1"`
 	Tokens  int     `json:"tokens,omitempty"`
 	Seconds float64 `json:"seconds,omitempty"` // of quantising, or in steps
+
+	Diverged bool `json:"diverged,omitempty"` // the rate was too high: there is no file
 }
 
 // same reports whether two records are of one row of the table.
 func (r record) same(other record) bool { return r.Type == other.Type && r.How == other.How }
+
+// rate is the learning rate in words.
+func (r record) rate() string {
+	peak, end, two := strings.Cut(r.Rate, ":")
+	switch {
+	case r.How != distilled:
+		return ""
+	case r.Rate == "":
+		return "default"
+	case two:
+		return peak + " to " + end + " of it"
+	}
+	return peak
+}
+
+// best are the records of a row with its best rate: that of the lowest KL among those of its first seed.
+func best(rows []record) (of []record) {
+	first := -1
+	for i, r := range rows {
+		if !r.Diverged && (first < 0 || r.Seed == rows[first].Seed && r.KL < rows[first].KL) {
+			first = i
+		}
+	}
+	if first < 0 {
+		return nil
+	}
+	for _, r := range rows {
+		if !r.Diverged && r.Rate == rows[first].Rate {
+			of = append(of, r)
+		}
+	}
+	return of
+}
 
 // table makes the files that a log lacks.
 type table struct {
@@ -50,44 +86,66 @@ type table struct {
 	whole string // the model as it is, in GGUF
 }
 
-// make makes all rows: those that take no training first, then students, all types of a seed before the next.
+// make makes all rows: those that take no training first, then students of the first seed with all rates, then those of
+// the other seeds with each type's best.
 func (t *table) make(ctx context.Context) error {
 	t.whole = filepath.Join(t.dir, "model.gguf")
 	if err := t.command(ctx, nil, t.apr, "export", t.model, "-o", t.whole, "--force"); err != nil {
 		return err
 	}
 	jobs := []record{{Type: "unquantised", How: whole}}
-	for _, name := range strings.Split(t.types, ",") {
+	for _, name := range t.types {
 		if t.llama != "" {
 			jobs = append(jobs, record{Type: name, How: llamaCpp})
 		}
 		jobs = append(jobs, record{Type: name, How: plain}, record{Type: name, How: weighted})
 	}
-	for _, text := range strings.Split(t.seeds, ",") {
-		seed, err := strconv.Atoi(text)
-		if err != nil {
-			return fmt.Errorf("-seeds: %q is no seed", text)
-		}
-		for _, name := range strings.Split(t.types, ",") {
-			jobs = append(jobs, record{Type: name, How: distilled, Seed: seed})
+	for _, name := range t.types {
+		for _, rate := range t.rates {
+			jobs = append(jobs, record{Type: name, How: distilled, Seed: t.seeds[0], Rate: rate})
 		}
 	}
-	have := t.log.All()
-	jobs = slices.DeleteFunc(jobs, func(j record) bool {
-		return slices.ContainsFunc(have, func(r record) bool { return r.same(j) && r.Seed == j.Seed })
-	})
 	clock, ctx, stop := trial.NewClock(ctx, t.limit)
 	defer stop()
+	if err := t.all(ctx, clock, jobs); err != nil || len(t.seeds) == 1 {
+		return err
+	}
+	jobs = nil
+	for _, seed := range t.seeds[1:] {
+		for _, name := range t.types {
+			if rows := best(t.of(name)); len(rows) > 0 {
+				jobs = append(jobs, record{Type: name, How: distilled, Seed: seed, Rate: rows[0].Rate})
+			}
+		}
+	}
+	return t.all(ctx, clock, jobs)
+}
+
+// of are the records of a type's students.
+func (t *table) of(name string) []record {
+	return slices.DeleteFunc(t.log.All(), func(r record) bool { return r.Type != name || r.How != distilled })
+}
+
+// all makes those of jobs that the log lacks.
+func (t *table) all(ctx context.Context, clock *trial.Clock, jobs []record) error {
+	have := t.log.All()
+	jobs = slices.DeleteFunc(jobs, func(j record) bool {
+		return slices.ContainsFunc(have, func(r record) bool { return r.same(j) && r.Seed == j.Seed && r.Rate == j.Rate })
+	})
 	var mu sync.Mutex
 	var wrong error
 	left, err := trial.Each(ctx, clock, t.Jobs, jobs, func(ctx context.Context, r record) error {
 		switch err := t.row(ctx, &r); {
 		case err == nil:
-			fmt.Fprintf(os.Stderr, "%s %s %d: KL %.4f, %.4f nats\n", r.Type, r.How, r.Seed, r.KL, r.Nats)
+			fmt.Fprintf(os.Stderr, "%s %s %s %d: KL %.4f, %.4f nats\n", r.Type, r.How, r.Rate, r.Seed, r.KL, r.Nats)
 			return t.log.Append(r)
 		case ctx.Err() != nil: // cut off: it says nothing
+		case trial.Diverged(err):
+			fmt.Fprintf(os.Stderr, "%s %s %s %d: diverged\n", r.Type, r.How, r.Rate, r.Seed)
+			r.Diverged = true
+			return t.log.Append(r)
 		case trial.Refused(err):
-			fmt.Fprintf(os.Stderr, "%s %s %d: refused: %s\n", r.Type, r.How, r.Seed, trial.Why(err))
+			fmt.Fprintf(os.Stderr, "%s %s %s %d: refused: %s\n", r.Type, r.How, r.Rate, r.Seed, trial.Why(err))
 		default: // the others go on
 			mu.Lock()
 			defer mu.Unlock()
@@ -106,6 +164,9 @@ func (t *table) row(ctx context.Context, r *record) error {
 	name := r.Type + "-" + r.How
 	if r.Seed > 0 {
 		name += "-seed" + strconv.Itoa(r.Seed)
+	}
+	if r.Rate != "" {
+		name += "-" + strings.ReplaceAll(r.Rate, ":", "-to-")
 	}
 	file := filepath.Join(t.dir, name+".gguf")
 	start := time.Now()
@@ -134,14 +195,18 @@ func (t *table) row(ctx context.Context, r *record) error {
 
 // distil trains a student in the folder run, and exports it to file.
 func (t *table) distil(ctx context.Context, run, file string, r *record) error {
-	args := []string{"distill", t.model, "--quantize-aware", r.Type, "-d", t.text, "--eval-data", t.held, "-o", run, "--force", "--seed", strconv.Itoa(r.Seed),
+	args := []string{"distill", t.model, "--quantize-aware", r.Type, "-d", t.text, "--eval-data", t.held,
+		"-o", run, "--force", "--seed", strconv.Itoa(r.Seed),
 		"--steps", strconv.Itoa(t.Steps), "--batch-size", strconv.Itoa(t.Rows), "--seq-len", strconv.Itoa(t.Length), "--backend", t.Backend,
 		"--control", "none", "--samples", "0", "--eval-every", "0", "--json"}
 	if t.Every != "" {
 		args = append(args, "--quantize-search-every", t.Every)
 	}
-	if t.Rate != "" {
-		args = append(args, "--learning-rate", t.Rate)
+	if peak, end, two := strings.Cut(r.Rate, ":"); r.Rate != "" {
+		args = append(args, "--learning-rate", peak)
+		if two {
+			args = append(args, "--min-lr-ratio", end)
+		}
 	}
 	var result struct {
 		Tokens  int     `json:"tokens_seen"`

@@ -2,10 +2,12 @@
 //
 //	students [-apr bin/apr] [-tokens N] [-seeds 1,2,3] [-rates .5,1,2] [-backend cuda] [-jobs N] [-limit 7m] -log FILE.jsonl
 //	students -table FILE.jsonl [-docs docs/students.md]
+//	students -speeds FILE.jsonl [-backend cuda] [-limit 2m]
 //
 // Everything is done by the program apr. Each run that ends is a line of the log, and is not repeated when the
 // command is started again with the same settings; a run that was refused or failed is. -table makes the table out
-// of a log and runs nothing. docs/students.md says how each row is made.
+// of a log and runs nothing. docs/students.md says how each row is made. -speeds measures what a step with adapters or
+// in blocks costs beside one of the whole student in 16 bits, and ends with 1 if that is more than it may.
 package main
 
 import (
@@ -46,6 +48,7 @@ type settings struct {
 type options struct {
 	settings
 	apr, teacher, data, held, log, table, docs, work string
+	speeds, speedsModel                              string
 	only                                             []string
 	seeds                                            []int
 	rates                                            []float64
@@ -78,6 +81,8 @@ func parse(args []string) (*options, error) {
 	f.StringVar(&o.log, "log", "", "file of JSON lines to write, or to go on with")
 	f.StringVar(&o.table, "table", "", "make the table of this log, and run nothing")
 	f.StringVar(&o.docs, "docs", "", "document whose table is rewritten; else it is printed")
+	f.StringVar(&o.speeds, "speeds", "", "measure speeds into this file of JSON lines, and train nothing")
+	f.StringVar(&o.speedsModel, "speeds-model", "", "measure steps of this model, not of published shapes")
 	f.StringVar(&o.work, "work", "", "folder for starts, second teachers and runs (default: the log's name with .work)")
 	f.StringVar(&o.Name, "name", "", "name of the table (default: the name of the teacher's file)")
 	f.StringVar(&o.Machine, "machine", "", "what the machine is called (default: processors and system)")
@@ -103,8 +108,8 @@ func parse(args []string) (*options, error) {
 	if f.NArg() > 0 {
 		return nil, fmt.Errorf("%q is no flag", f.Arg(0))
 	}
-	if o.table == "" && o.log == "" {
-		return nil, fmt.Errorf("-log FILE is needed, or -table FILE")
+	if o.table == "" && o.log == "" && o.speeds == "" {
+		return nil, fmt.Errorf("-log FILE is needed, or -table FILE, or -speeds FILE")
 	}
 	if !(o.Tokens > 0 && o.Rows > 0 && o.Length > 0 && o.Jobs > 0) {
 		return nil, fmt.Errorf("-tokens, -batch-size, -seq-len and -jobs are at least 1")
@@ -140,6 +145,9 @@ func (o *options) lists(seeds, rates, only string) error {
 }
 
 func (o *options) run(ctx context.Context) error {
+	if o.speeds != "" {
+		return o.runSpeeds(ctx)
+	}
 	if o.table != "" {
 		l, err := trial.ReadLog[settings, record](o.table)
 		if err != nil {

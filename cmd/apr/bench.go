@@ -36,6 +36,7 @@ type benchOptions struct {
 	quantize                       string  // scheme of random weights; empty: bfloat16, or what the teacher's backend needs
 	memory                         float64 // GiB
 	floor                          float64 // seconds
+	alpha                          float64
 	random, kernelLog, profile     bool
 	learns                         distillOptions // how the student trains: those of studentOptions
 }
@@ -59,6 +60,8 @@ func benchCommand() *cli.Command {
 			{Name: "batch-size", Value: cli.Int(&o.batchSize, 8).AtLeast(1), Help: "rows of a step"},
 			{Name: "seq-len", Value: cli.Int(&o.seqLen, 512).AtLeast(1), Help: "positions of a row"},
 			{Name: "chunk-rows", Value: cli.Int(&o.chunkRows, 0).In(256, 4096).Or(0), Default: chunkRowsDefault, Help: "rows of logits computed at a time, 256 to 4096"},
+			{Name: "alpha", Value: cli.Float(&o.alpha, bench.Loss.Alpha).In(0, 1),
+				Help: "weight of the teacher's part of the loss; at 0 it is not asked, and --lora on its own base holds that once"},
 			{Name: "warmup", Value: cli.Int(&o.warmup, 3).AtLeast(0), Help: "iterations before the measured ones"},
 			{Name: "iterations", Value: cli.Int(&o.iterations, 5).AtLeast(1), Help: "measured iterations"},
 			{Name: "max-tokens", Short: "n", Value: cli.Int(&o.maxTokens, 32).AtLeast(2), Help: "tokens to generate"},
@@ -113,6 +116,7 @@ type benchResult struct {
 	Quantize        string             `json:"quantize,omitempty"` // types of random weights; of a step those of the teacher
 	LoRA            *benchLoRA         `json:"lora,omitempty"`
 	QuantizeAware   string             `json:"quantize_aware,omitempty"` // the scheme that the student trains in
+	Alpha           *float64           `json:"alpha,omitempty"`
 	BatchSize       int                `json:"batch_size,omitempty"`
 	SeqLen          int                `json:"seq_len,omitempty"`
 	TeacherBackend  string             `json:"teacher_backend,omitempty"`

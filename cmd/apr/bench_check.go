@@ -37,7 +37,7 @@ func (o *benchOptions) check(s cli.Settings) error {
 		return err
 	}
 	return only(s, "a distillation step: --kd TEACHER, or --shape TEACHER:STUDENT", "batch-size", "seq-len", "chunk-rows", "micro-rows",
-		"memory", "recompute", "teacher-backend", "teacher-gemm", "teacher-experts", "peak-size", "profile", "floor")
+		"memory", "alpha", "recompute", "teacher-backend", "teacher-gemm", "teacher-experts", "peak-size", "profile", "floor")
 }
 
 func (o *benchOptions) checkPrompt(s cli.Settings) error {

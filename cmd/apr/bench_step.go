@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"math"
@@ -115,7 +116,7 @@ func (o *benchOptions) step(ctx context.Context, dev *opened, r *benchResult, st
 	if err != nil {
 		return err
 	}
-	r.Plan, r.setting, r.BatchSize, r.SeqLen = &p, p.Setting, o.batchSize, o.seqLen
+	r.Plan, r.setting, r.BatchSize, r.SeqLen, r.Alpha = &p, p.Setting, o.batchSize, o.seqLen, &o.alpha
 	r.TeacherBackend, r.TeacherGEMM = o.computes(dev)
 	took("plan")
 	if prep, ok := dev.Device.(dry.Preparer); ok {
@@ -125,7 +126,7 @@ func (o *benchOptions) step(ctx context.Context, dev *opened, r *benchResult, st
 	}
 	took("prepare")
 	s := dev.NewStream()
-	big, student, err := o.load(dev, s, m, took)
+	big, student, err := o.load(dev, s, m, o.dryRun(dev, m, vocab).Shares(dev.Info()), took)
 	if err != nil {
 		return err
 	}
@@ -134,7 +135,7 @@ func (o *benchOptions) step(ctx context.Context, dev *opened, r *benchResult, st
 	progress, endWatch := watchBusy(dev, o.warmup, progress)
 	options := bench.StepOptions{
 		BatchSize: o.batchSize, SeqLen: o.seqLen, Warmup: o.warmup, Iterations: o.iterations, Setting: p.Setting, Vocab: vocab, Progress: progress,
-		SearchEvery: o.learns.QuantizeSearchEvery,
+		SearchEvery: o.learns.QuantizeSearchEvery, Loss: o.loss(),
 		Started: func(first time.Duration) {
 			r.Start["first step"], r.Start["all"] = milliseconds(first), milliseconds(time.Since(start))
 			if dev.gpu != nil {
@@ -207,15 +208,30 @@ func (o *benchOptions) measureFloor(ctx context.Context, dev *opened, s device.S
 	return err
 }
 
-// load puts both models on a device, the student's weights random if it has none.
-func (o *benchOptions) load(dev *opened, s device.Stream, m benchModels, took func(string)) (big, student *model.Model, err error) {
-	if big, err = model.LoadFrozenAs(dev, m.teacher, device.TeacherWeights, o.form()); err != nil {
-		return nil, nil, err
+// load puts both models on a device, the student's weights random if it has none; shared, the teacher is what of the
+// student does not train.
+func (o *benchOptions) load(
+	dev *opened, s device.Stream, m benchModels, shared bool, took func(string),
+) (big, student *model.Model, err error) {
+	if !shared {
+		if big, err = model.LoadFrozenAs(dev, m.teacher, device.TeacherWeights, o.form()); err != nil {
+			return nil, nil, err
+		}
+		took("load teacher")
 	}
-	took("load teacher")
-	student, err = m.newStudent(dev, s)
+	student, base, err := m.newStudent(dev, s)
 	took("load student")
+	if shared {
+		big = base
+	}
 	return big, student, err
+}
+
+// loss is the objective of the measured steps.
+func (o *benchOptions) loss() device.LossSpec {
+	l := bench.Loss
+	l.Alpha = o.alpha
+	return l
 }
 
 // computes says how the teacher is computed on a device, and in which arithmetic its products are.
@@ -277,16 +293,8 @@ func (o *benchOptions) form() device.Form {
 
 // plan chooses how the step is cut.
 func (o *benchOptions) plan(dev *opened, m benchModels, vocab int) (plan.Plan, error) {
-	planned, ok := dev.Device.(dry.Planned)
-	if !ok {
+	if _, ok := dev.Device.(dry.Planned); !ok {
 		return plan.Plan{}, fault.New(fault.Unavailable, "no plan can be made for this device")
-	}
-	target := func() dry.Target {
-		t := planned.Target()
-		if o.memory > 0 {
-			t.Budget = int64(o.memory * (1 << 30))
-		}
-		return t
 	}
 	choice := distill.Choice{BatchSize: o.batchSize, ChunkRows: o.chunkRows, MicroRows: o.microRows}
 	if o.recompute != "auto" {
@@ -298,14 +306,27 @@ func (o *benchOptions) plan(dev *opened, m benchModels, vocab int) (plan.Plan, e
 	} else if dev.gpu == nil {
 		choice.Recompute = []model.Recompute{model.RecomputeNone}
 	}
+	return o.dryRun(dev, m, vocab).Plan(choice)
+}
+
+// dryRun describes the step.
+func (o *benchOptions) dryRun(dev *opened, m benchModels, vocab int) distill.DryRun {
+	target := func() dry.Target {
+		t := dev.Device.(dry.Planned).Target()
+		if o.memory > 0 {
+			t.Budget = int64(o.memory * (1 << 30))
+		}
+		return t
+	}
 	d := distill.DryRun{
-		Target: target, Teacher: model.Describe(m.teacher), Form: o.form(), Student: m.config, Loss: bench.Loss,
+		Target: target, Teacher: model.Describe(m.teacher), Form: o.form(), Student: m.config, Loss: o.loss(),
 		Vocab: vocab, SeqLen: o.seqLen, Accum: 1, Adapter: m.adapter, Types: m.types,
 	}
 	if m.adapter != nil {
 		d.Base = model.Describe(m.student)
+		d.SameFile = o.file == o.kd && (o.shape == "" || bytes.Equal(m.teacher.Config.JSON(), m.config.JSON()))
 	}
-	return d.Plan(choice)
+	return d
 }
 
 // profiledSteps is how many steps a profile adds up.

@@ -88,21 +88,21 @@ func (o *benchOptions) trains(dev device.Device, m *benchModels, r *benchResult)
 	return nil
 }
 
-// newStudent puts the student on a device, its weights random if it has none.
-func (m benchModels) newStudent(dev device.Device, s device.Stream) (*model.Model, error) {
+// newStudent puts the student on a device, its weights random if it has none. base is a view of it without adapters.
+func (m benchModels) newStudent(dev device.Device, s device.Stream) (student, base *model.Model, err error) {
 	if m.adapter != nil {
-		student, _, err := distill.LoadAdapted(dev, m.student, m.adapter, 42)
+		student, base, err = distill.LoadAdapted(dev, m.student, m.adapter, 42)
 		if err == nil {
 			student.Init(s, 42)
 		}
-		return student, err
+		return student, base, err
 	}
-	student := model.NewTrainableAs(dev, m.config, m.types)
+	student = model.NewTrainableAs(dev, m.config, m.types)
 	if m.student == nil {
 		student.Init(s, 42)
-		return student, nil
+		return student, nil, nil
 	}
-	return student, student.LoadWeights(s, m.student)
+	return student, nil, student.LoadWeights(s, m.student)
 }
 
 // student describes what is special about the student of a step.
