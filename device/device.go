@@ -93,6 +93,7 @@ type WeightSpec struct {
 	Parts     []Source
 	Rows      []int // rows used of each part, from its first; nil: all. A truncated vocabulary uses fewer.
 	Experts   int   // number of experts whose matrices, below each other, are the only part, for grouped products; 0: one matrix
+	Layer     int   // with Form.HostLayers: matrices of one layer come together; layers are loaded in the order of use
 	Form      Form
 }
 
@@ -109,6 +110,10 @@ type Form struct {
 	// fetches them. A device that computes in the host's memory anyway, or experts without blocks, are refused
 	// (fault.Unavailable).
 	HostExperts bool
+	// HostLayers keeps matrices in page-locked memory of the host, in blocks or, of other types, in that of
+	// activations. The first product with a matrix of a layer fetches all of that layer (WeightSpec.Layer).
+	// Devices refuse it as HostExperts.
+	HostLayers bool
 }
 
 // Weight is a matrix [Rows, Cols] = [out, in] in whatever form the device keeps it: float32, bfloat16, quantised

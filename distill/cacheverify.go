@@ -53,6 +53,9 @@ func VerifyCache(ctx context.Context, c Config, r *cache.Reader, samples int, de
 		out.Method = identical
 	}
 	p.header = r.Header
+	if err := p.planVerified(); err != nil {
+		return nil, err
+	}
 	if err := p.choose(r, samples); err != nil {
 		return nil, err
 	}

@@ -149,7 +149,7 @@ func (in *inputs) largestBatch(c Config, dev device.Device) (*plan.LargestBatch,
 		l := k.plan.Largest // of a refusal
 		if l == nil {
 			d := in.dryRun(c, planned.Target)
-			d.Form = k.form
+			d.Form, d.GroupRows = k.form, k.Rows
 			found, err := d.LargestBatch(Choice{ChunkRows: c.ChunkRows, Recompute: c.Recompute})
 			if err != nil {
 				return nil, err

@@ -84,7 +84,7 @@ func (d DryRun) run(dev *dry.Device, stream device.Stream, s plan.Setting) (*dry
 		student.Snapshot(stream)
 	}
 	if d.said != nil && d.said.made != nil {
-		dryPass(dev, stream, d.said.Header, teachers[0], d.Apart)
+		dryPass(dev, stream, d.said.Header, 1, teachers[0], d.Apart)
 	}
 	t := NewTrainer(student, stream, rows, d.SeqLen)
 	t.Cut(s)
@@ -293,6 +293,9 @@ func (in *inputs) dryRun(c Config, target func() dry.Target) DryRun {
 		d.said = in.made
 	}
 	d.projected = in.projected.idle()
+	if in.choice != nil && in.choice.Chosen != nil {
+		d.GroupRows = in.choice.Chosen.Rows
+	}
 	if d.Adapter != nil {
 		d.Base, d.SameFile = model.Describe(in.student), sameFile(c.Teacher, c.Student)
 	}

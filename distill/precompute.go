@@ -43,6 +43,7 @@ type Cached struct {
 	Inputs       map[string]runlog.Input `json:"inputs"`
 	ManifestSHA  string                  `json:"manifest_sha256"` // empty: not sealed
 	Teacher      string                  `json:"teacher"`
+	Way          *PassWay                `json:"pass"` // null: nothing was computed, or no plan can be made for the device
 }
 
 // precomputation makes a cache.
@@ -57,6 +58,7 @@ type precomputation struct {
 	order  []int // of rows; nil: that of the data
 	w      *cache.Writer
 	chosen *device.Form // of the teacher that is loaded; nil: by rule
+	way    passWay
 
 	stream  device.Stream
 	teacher *teacher.Resident
@@ -126,6 +128,7 @@ func Precompute(ctx context.Context, c Config, job CacheJob, dev device.Device, 
 	}
 	out := &Cached{Cache: c.Output, Kind: job.Kind, Rows: len(p.keys), Positions: int64(len(p.keys)) * int64(c.SeqLen), Shards: len(p.w.Shards()), Inputs: p.in.records,
 		Teacher: c.Teacher}
+	out.Way = p.way.describe(c.SeqLen)
 	if err := p.run(ctx, obs, out); err != nil {
 		return nil, err
 	}
@@ -172,26 +175,10 @@ func checkCacheJob(c Config, job CacheJob) error {
 	return nil
 }
 
-// form is how the teacher's matrices are kept.
-func (p *precomputation) form() (device.Form, error) {
-	if p.chosen != nil {
-		return *p.chosen, nil
-	}
-	asked := p.c.TeacherBackend
-	if asked == "" {
-		asked = teacher.Auto
-	}
-	b, err := (teacher.Situation{Asked: asked, CUDA: p.dev.Info().Kind == "cuda", Quantised: p.in.teacherQuantised(), Fits: true}).Rule()
-	return b.Form(false), err
-}
-
 // describe makes the header and the list of rows.
 func (p *precomputation) describe() error {
 	info := p.dev.Info()
-	form, err := p.form()
-	if err != nil {
-		return err
-	}
+	var err error
 	h := cache.Header{Kind: p.job.Kind, Device: info.Kind + " " + info.ISA, Algorithms: "expanded", TeacherConfig: p.in.teacher.Config.Hash(),
 		PassRows: teacher.GroupRows(info, p.c.SeqLen), ChunkRows: p.c.ChunkRows}
 	if info.Kind == "cpu" {
@@ -199,15 +186,6 @@ func (p *precomputation) describe() error {
 		if p.c.TeacherCache == "off" {
 			h.Algorithms = "as stored"
 		}
-	}
-	if form.Blocks {
-		h.Algorithms = "blocks"
-	}
-	if form.FP8 {
-		h.Algorithms += ", products in 8-bit floats"
-	}
-	if d, ok := p.dev.(interface{ Identity() string }); ok {
-		h.Algorithms += ", " + d.Identity()
 	}
 	if h.ChunkRows == 0 {
 		h.ChunkRows = DefaultChunkRows(info)
@@ -235,7 +213,23 @@ func (p *precomputation) describe() error {
 	} else { // smaller shards than a pass: smaller passes
 		h.PassRows = int(max(1, min(int64(h.PassRows), limit/(perRow*int64(p.c.SeqLen)))))
 	}
+	if p.way, err = p.chooseWay(h); err != nil {
+		return err
+	}
+	h.PassRows = p.way.rows
+	if p.way.form.Blocks && p.in.teacherQuantised() {
+		h.Algorithms = "blocks"
+	}
+	if p.way.form.FP8 {
+		h.Algorithms += ", products in 8-bit floats"
+	}
+	if d, ok := p.dev.(interface{ Identity() string }); ok {
+		h.Algorithms += ", " + d.Identity()
+	}
 	passes := max(1, limit/(perRow*int64(p.c.SeqLen)*int64(h.PassRows)))
+	if p.job.ShardBytes == 0 { // a shard has at least the rows that go through a layer together
+		passes = max(passes, int64(p.way.groups))
+	}
 	h.ShardRows = int(min(passes*int64(h.PassRows), 1<<20/int64(h.PassRows)*int64(h.PassRows)))
 	p.header = h
 	p.keys, p.at = cacheKeys(p.in.rows, p.c.DocumentMask, p.order)
@@ -274,12 +268,12 @@ func (p *precomputation) run(ctx context.Context, obs Observer, out *Cached) err
 			continue
 		}
 		var all [][]byte
-		for lo := s.Lo; lo < s.Hi; lo += p.header.PassRows {
+		for lo, step := s.Lo, p.header.PassRows*p.way.groups; lo < s.Hi; lo += step {
 			if ctx.Err() != nil {
 				return fault.New(fault.Stopped, "stopped after %d of %d rows", done, rows).
 					WithHint("the same command goes on: shards that are written are skipped, the one in progress is made again")
 			}
-			encoded, err := p.pass(lo, min(lo+p.header.PassRows, s.Hi))
+			encoded, err := p.pass(lo, min(lo+step, s.Hi))
 			if err != nil {
 				return err
 			}

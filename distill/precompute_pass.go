@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"apr/device"
+	"apr/device/dry"
 	"apr/internal/fault"
 	"apr/model"
 	"apr/teacher"
@@ -16,16 +17,17 @@ import (
 
 // load loads the teacher.
 func (p *precomputation) load() error {
-	form, err := p.form()
+	if d, ok := p.dev.(dry.Preparer); ok && p.way.record != nil {
+		if err := d.Prepare(p.way.record); err != nil {
+			return err
+		}
+	}
+	m, err := model.LoadFrozenAs(p.dev, p.in.teacher, device.TeacherWeights, p.way.form)
 	if err != nil {
 		return err
 	}
-	m, err := model.LoadFrozenAs(p.dev, p.in.teacher, device.TeacherWeights, form)
-	if err != nil {
-		return err
-	}
-	p.stream, p.teacher = p.dev.NewStream(), &teacher.Resident{Model: m}
-	p.batch = model.NewBatch(p.dev, p.header.PassRows, p.c.SeqLen)
+	p.stream, p.teacher = p.dev.NewStream(), &teacher.Resident{Model: m, Group: p.header.PassRows}
+	p.batch = model.NewBatch(p.dev, p.header.PassRows*p.way.groups, p.c.SeqLen)
 	if p.c.DocumentMask {
 		p.batch.SeparateDocuments(p.dev)
 	}
@@ -46,15 +48,16 @@ func (p *precomputation) passOf(keys []cache.Key, at []int) (out [][]byte, err e
 	return out, err
 }
 
-// onePass runs the teacher over rows [lo,hi) of the cache, and then do while their hidden states are there. A pass always
-// has the same shape: the last row fills it.
+// onePass runs the teacher over rows [lo,hi) of the cache, and then do while their hidden states are there.
+// Passes have whole groups of PassRows rows, each of which has the same shape: the last row fills it.
 func (p *precomputation) onePass(lo, hi int, do func(keys []cache.Key) error) error {
 	return p.through(p.keys[lo:hi], p.at[lo:hi], do)
 }
 
 // through is onePass over these rows of the data.
 func (p *precomputation) through(keys []cache.Key, at []int, do func(keys []cache.Key) error) error {
-	b := rowBatch(p.header.PassRows, p.c.SeqLen, p.c.DocumentMask)
+	groups := (len(keys) + p.header.PassRows - 1) / p.header.PassRows
+	b := rowBatch(groups*p.header.PassRows, p.c.SeqLen, p.c.DocumentMask)
 	for r := range b.Rows {
 		fillBatch(b, r, p.in.rows, at[min(r, len(at)-1)])
 	}
@@ -138,18 +141,31 @@ func (p *precomputation) draw(keys []cache.Key) (out [][]byte, err error) {
 // eachLogits downloads the logits of the first n positions of the pass, chunk by chunk: those of positions [lo,hi) are in host.
 func (p *precomputation) eachLogits(n int, do func(lo, hi int, host []float32)) error {
 	h := p.header
-	whole := h.PassRows * h.SeqLen // positions of the pass: chunks are cut from it, whatever counts
-	chunk := p.stream.Temp("logits.teacher", device.Logits, tensor.F32, min(h.ChunkRows, whole), rowLength(h.Vocab)).ColRange(0, h.Vocab)
+	rows := min(h.ChunkRows, h.PassRows*h.SeqLen)
+	chunk := p.stream.Temp("logits.teacher", device.Logits, tensor.F32, rows, rowLength(h.Vocab)).ColRange(0, h.Vocab)
 	defer p.stream.Release(chunk)
 	host := make([]float32, chunk.Rows*h.Vocab)
-	for lo := 0; lo < n; lo += h.ChunkRows {
-		hi := min(lo+h.ChunkRows, whole)
+	return eachChunk(h, n, func(lo, hi int) error {
 		t := chunk.RowRange(0, hi-lo)
 		p.teacher.Logits(p.stream, lo, hi, t)
 		if err := p.stream.Download(host[:t.Rows*h.Vocab], t); err != nil {
 			return err
 		}
 		do(lo, min(hi, n), host)
+		return nil
+	})
+}
+
+// eachChunk calls f for the chunks that have the first n positions of a pass: they are cut from each group of
+// PassRows rows, whatever counts.
+func eachChunk(h cache.Header, n int, f func(lo, hi int) error) error {
+	whole := h.PassRows * h.SeqLen
+	for first := 0; first < n; first += whole {
+		for lo := first; lo < min(first+whole, n); lo += h.ChunkRows {
+			if err := f(lo, min(lo+h.ChunkRows, first+whole)); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }
@@ -171,14 +187,14 @@ func (p *precomputation) sample(dst []position, host []float32, keys []cache.Key
 	wait.Wait()
 }
 
-// dryPass does on a device that computes nothing what a pass does there, and keeps its batch.
-func dryPass(dev device.Device, s device.Stream, h cache.Header, m *model.Model, apart bool) {
-	batch := model.NewBatch(dev, h.PassRows, h.SeqLen)
+// dryPass does on a device that computes nothing what a pass of so many groups does there, and keeps its batch.
+func dryPass(dev device.Device, s device.Stream, h cache.Header, groups int, m *model.Model, apart bool) {
+	batch := model.NewBatch(dev, groups*h.PassRows, h.SeqLen)
 	if apart {
 		batch.SeparateDocuments(dev)
 	}
-	b := rowBatch(h.PassRows, h.SeqLen, apart)
-	t := &teacher.Resident{Model: m}
+	b := rowBatch(groups*h.PassRows, h.SeqLen, apart)
+	t := &teacher.Resident{Model: m, Group: h.PassRows}
 	batch.Load(s, b, b.Rows)
 	s.SetScalars(device.Scalars{InvN: 1})
 	t.Begin(s, batch)

@@ -72,7 +72,7 @@ func (in *inputs) probe(ctx context.Context, c Config, k *Candidate, obs Observe
 		p.Layers, p.Of = p.Layers+len(few.Config.Layers), p.Of+len(f.Config.Layers)
 	}
 	rows, setting := probeRows(c, dev.Info(), k.plan.Setting)
-	t, err := in.probeTrainer(c, dev, rows, setting, teachers)
+	t, err := in.probeTrainer(c, dev, rows, k, setting, teachers)
 	if err != nil {
 		return nil, err
 	}
@@ -124,7 +124,8 @@ func firstLayers(f *modelfile.Files) *modelfile.Files {
 }
 
 // probeTrainer makes the run's trainer on another device.
-func (in *inputs) probeTrainer(c Config, dev device.Device, rows int, s plan.Setting, teachers []*model.Model) (*Trainer, error) {
+func (in *inputs) probeTrainer(c Config, dev device.Device, rows int, k *Candidate, s plan.Setting,
+	teachers []*model.Model) (*Trainer, error) {
 	stream := dev.NewStream()
 	student, _, err := in.newStudent(c, dev)
 	if err != nil {
@@ -142,7 +143,7 @@ func (in *inputs) probeTrainer(c Config, dev device.Device, rows int, s plan.Set
 		t.SeparateDocuments()
 	}
 	t.Loss.Spec, t.Loss.Vocab = c.Loss, in.vocab
-	c.Ensemble.projected = in.projected.idle()
+	c.Ensemble.projected, c.Ensemble.GroupRows = in.projected.idle(), k.Rows
 	if c.Loss.Alpha != 0 {
 		t.Teacher = c.Ensemble.of(teachers, dev.Info(), c.SeqLen, c.Loss.Temperature)
 		if c.Ensemble.routed() {

@@ -82,7 +82,7 @@ func Start(ctx context.Context, c Config, dev device.Device, obs Observer, descr
 	if err != nil {
 		return nil, err
 	}
-	c.Ensemble.said, c.Ensemble.projected = in.cache, in.projected
+	c.Ensemble.said, c.Ensemble.projected, c.Ensemble.GroupRows = in.cache, in.projected, in.choice.Chosen.Rows
 	r := &Run{Config: c, dev: dev, in: in, obs: obs, stream: dev.NewStream(), id: runID(c.Output), started: started,
 		disk: disk.OS{}, first: firstWindow, save: checkpoints.write}
 	if r.steps = c.Steps; r.steps == 0 {
@@ -271,6 +271,9 @@ func (r *Run) recordDecisions() error {
 	case r.dev.Info().Kind == "cpu" && held > stored+stored/10:
 		reason = "expanded to float32 at load: they fit the budget, and products need not decode them; --teacher-cache off keeps the blocks"
 	case r.dev.Info().Kind == "cpu":
+	case form.HostLayers:
+		reason = "layers in page-locked host memory, fetched one after the other; embedding and head on the device; " +
+			"quantised blocks as in the file"
 	case form.HostExperts:
 		reason = "experts in page-locked host memory, fetched for each product, the rest on the device, in quantised blocks as in the file"
 	case form.Blocks && form.FP8:

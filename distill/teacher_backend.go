@@ -26,6 +26,9 @@ type Candidate struct {
 	Memory  *plan.Memory    `json:"memory,omitempty"`
 	Probe   *Probe          `json:"probe,omitempty"`
 
+	// Rows are the sequences that go through a layer at a time, where layers come from the host; 0: the device's choice
+	Rows int `json:"teacher_rows,omitempty"`
+
 	form device.Form
 	plan plan.Plan
 	err  error // the plan's refusal
@@ -75,6 +78,11 @@ func (in *inputs) choose(ctx context.Context, c Config, dev device.Device, obs O
 	if asked == "" {
 		asked = teacher.Auto
 	}
+	if asked == teacher.Stream {
+		if err := c.streams(); err != nil {
+			return err
+		}
+	}
 	reason := "asked for"
 	if before := chosenBefore(c); before != "" && asked == teacher.Auto {
 		asked, reason = before, "as before the run was stopped"
@@ -92,13 +100,19 @@ func (in *inputs) choose(ctx context.Context, c Config, dev device.Device, obs O
 	if _, err := (teacher.Situation{Asked: asked, CUDA: cuda, Quantised: quantised, Fits: true}).Rule(); err != nil {
 		return err
 	}
-	for _, b := range candidates(asked, c.TeacherCache, cuda, quantised) {
-		k := &Candidate{Backend: b, form: b.Form(c.TeacherFP8)}
+	fits, all := false, candidates(asked, c.TeacherCache, cuda, quantised)
+	for i := 0; i < len(all); i++ {
+		k := &Candidate{Backend: all[i], form: all[i].Form(c.TeacherFP8)}
 		k.form.HostExperts = c.HostExperts
 		k.GEMM = gemm(k.form, dev.Info())
 		choice.Candidates = append(choice.Candidates, k)
 		if k.err = in.planCandidate(c, k, planned); k.err != nil && fault.KindOf(k.err) != fault.Memory {
 			return k.err
+		}
+		fits = fits || k.err == nil
+		if i == len(all)-1 && !fits && cuda && asked == teacher.Auto && c.streams() == nil { // the last resort
+			all = append(all, teacher.Stream)
+			fits = true
 		}
 	}
 	if !ok {
@@ -123,6 +137,9 @@ func (in *inputs) hostExperts(asked teacher.Backend, info device.Info) (teacher.
 		return bad(fault.Unavailable, "the CPU reads experts where they are", "leave it out: there is no other memory")
 	case !slices.ContainsFunc(in.teacher.Config.Layers, func(l arch.Layer) bool { return l.FFN.MoE != (arch.MoE{}) }):
 		return bad(fault.Invalid, "the teacher has no experts", "use --teacher-experts device")
+	case asked == teacher.Stream:
+		return bad(fault.Invalid, "--teacher-backend stream leaves all layers there, with their experts",
+			"leave one of them out")
 	case asked != teacher.Auto && asked != teacher.Q4K:
 		return bad(fault.Invalid, fmt.Sprintf("--teacher-backend %s expands experts at load", asked), "use --teacher-backend q4k or auto")
 	}
@@ -178,15 +195,73 @@ func (in *inputs) planCandidate(c Config, k *Candidate, planned dry.Planned) err
 	}
 	d := in.dryRun(c, planned.Target)
 	d.Form = k.form
-	p, err := d.Plan(Choice{BatchSize: c.BatchSize, ChunkRows: c.ChunkRows, Recompute: c.Recompute})
+	if k.Backend == teacher.Stream {
+		k.Rows = chosenRows(c)
+	}
+	p, err := d.PlanTeacher(Choice{BatchSize: c.BatchSize, ChunkRows: c.ChunkRows, Recompute: c.Recompute}, &k.Rows)
 	k.plan, k.Verdict, k.Memory, k.Setting = p, p.Verdict, &p.Memory, p.Setting.String()
 	k.Reason = needs(p)
 	return err
 }
 
+// PlanTeacher is Plan, which for a teacher whose layers come from the host also chooses how many sequences go
+// through a layer at a time, unless rows says it: the most that fit, halved from what the device does best. It
+// writes them to rows.
+func (d DryRun) PlanTeacher(c Choice, rows *int) (p plan.Plan, err error) {
+	if !d.Form.HostLayers {
+		return d.Plan(c)
+	}
+	d.GroupRows = *rows
+	if *rows == 0 {
+		d.GroupRows = min(teacher.GroupRows(d.Target().Info, d.SeqLen), max(1, c.BatchSize*d.Accum))
+	}
+	for {
+		p, err = d.Plan(c)
+		if fault.KindOf(err) != fault.Memory || *rows != 0 || d.GroupRows == 1 {
+			*rows = d.GroupRows
+			return p, err
+		}
+		d.GroupRows = (d.GroupRows + 1) / 2
+	}
+}
+
+// streams is why the layers of a run's teacher cannot come from the host, or nil.
+func (c Config) streams() error {
+	what := ""
+	switch {
+	case c.TeacherFP8:
+		what = "--teacher-gemm fp8"
+	case c.Guide.any():
+		what = "--strategy progressive or --attention-weight, which compare layers"
+	case c.Ranks.World > 1 || c.Ranks.SameBits:
+		what = "several ranks or --deterministic=world"
+	default:
+		return nil
+	}
+	return fault.New(fault.Unavailable, "not built: --teacher-backend stream with %s", what).WithID("E-DISTILL-130")
+}
+
+// chosenRows returns Candidate.Rows of the run that is resumed, as bits depend on it; 0: there is none.
+func chosenRows(c Config) int {
+	var t teacherChoice
+	if c.Resume == "" || !lastDecision(c.Output, teacherDecision, &t) {
+		return 0
+	}
+	for _, k := range t.Candidates {
+		if k.Backend == t.Backend {
+			return k.Rows
+		}
+	}
+	return 0
+}
+
 // needs says how much memory a plan needs.
 func needs(p plan.Plan) string {
-	return fmt.Sprintf("needs %s of %s", plan.Amount(p.Memory.Total), plan.Amount(p.Memory.Available))
+	text := fmt.Sprintf("needs %s of %s", plan.Amount(p.Memory.Total), plan.Amount(p.Memory.Available))
+	if p.Costs.Host != nil {
+		text += ", and fetches " + p.Costs.Host.String()
+	}
+	return text
 }
 
 // nearest returns the candidate that fits with the largest batch, of equal ones the last, where none fits with the one asked for.
@@ -202,6 +277,9 @@ func (t *teacherChoice) nearest() *Candidate {
 
 // take makes k the choice.
 func (t *teacherChoice) take(k *Candidate, reason string) {
+	if k.Backend == teacher.Stream && k.plan.Costs.Host != nil {
+		reason += ": " + k.plan.Costs.Host.String()
+	}
 	t.Chosen, t.Backend, t.Reason = k, k.Backend, reason
 }
 

@@ -24,6 +24,9 @@ type Ensemble struct {
 	Routes  []Route   // instead of a mixture: the source of a document chooses its teacher
 	Default bool      // Config.Teacher teaches sources that no route names
 
+	// GroupRows are the sequences that go through a teacher's layer at a time; 0: teacher.GroupRows.
+	GroupRows int
+
 	said *said // rows that are read instead of a teacher's logits; nil: none
 	dry  bool  // on a device that computes nothing: no row is read
 	// projected is how a teacher with another tokenizer teaches; nil: it has the student's.
@@ -105,9 +108,12 @@ func (e Ensemble) of(models []*model.Model, info device.Info, seqLen int, temper
 	if e.projected != nil {
 		return e.projected.of(models[0], info, temperature)
 	}
-	members := make([]teacher.Teacher, len(models))
+	members, group := make([]teacher.Teacher, len(models)), e.GroupRows
+	if group == 0 {
+		group = teacher.GroupRows(info, seqLen)
+	}
 	for i, m := range models {
-		members[i] = &teacher.Resident{Model: m, Group: teacher.GroupRows(info, seqLen)}
+		members[i] = &teacher.Resident{Model: m, Group: group}
 	}
 	switch {
 	case e.routed():

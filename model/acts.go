@@ -167,4 +167,7 @@ func (w *workspace) takeRows(name string, d tensor.DType, rows, cols int) device
 	return t
 }
 
+// lend makes take return t, which release leaves to its owner.
+func (w *workspace) lend(name string, t device.Tensor) { w.byName[spot{name, t.Rows, t.Cols}] = t }
+
 func (w *workspace) release() { w.s.Release(w.all...) }

@@ -66,6 +66,7 @@ func loadFrozen(dev device.Device, f Weights, c device.Component, form device.Fo
 		return nil, err
 	}
 	m := newModel(dev, config)
+	m.streams = form.HostLayers
 	b := builder{m: m, f: f, s: dev.NewStream(), c: c}
 	for _, g := range m.groups {
 		b.form = form
@@ -76,6 +77,10 @@ func loadFrozen(dev device.Device, f Weights, c device.Component, form device.Fo
 			b.form.FP8 = false
 		case arch.Head: // multiplied chunk by chunk: expanded once, if that takes no more memory
 			b.form = device.Form{Blocks: form.Blocks && !form.FP8, FP8: form.FP8}
+		}
+		b.layer = max(g.slots[0].Layer, 0)
+		if g.slots[0].Layer < 0 { // used for every chunk, or by rows: on the device
+			b.form.HostLayers = false
 		}
 		if g.slots[0].Fixed {
 			b.fixed(g)
@@ -103,11 +108,13 @@ type builder struct {
 	s    device.Stream
 	c    device.Component
 	form device.Form
-	err  error
+	// layer of the matrix; only layers may be on the host
+	layer int
+	err   error
 }
 
 func (b *builder) weight(g group) device.Weight {
-	spec := device.WeightSpec{Name: g.slots[0].Name, Component: b.c, Form: b.form, Experts: g.experts()}
+	spec := device.WeightSpec{Name: g.slots[0].Name, Component: b.c, Form: b.form, Experts: g.experts(), Layer: b.layer}
 	for _, name := range g.names() {
 		src, err := b.f.Source(name)
 		if err != nil {

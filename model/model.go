@@ -34,6 +34,8 @@ type Model struct {
 	// So has one that trains by adapters, for these alone.
 	drop  *dropout
 	sinks map[[2]int]device.Tensor // see unread, by shape
+
+	streams bool // the layers' matrices come from the host
 }
 
 // newModel returns a model without its tensors.

@@ -15,11 +15,14 @@ const (
 	Auto   Backend = "auto"   // the fastest that fits
 	Cublas Backend = "cublas" // on a GPU, matrices expanded once, at load
 	Q4K    Backend = "q4k"    // on a GPU, quantised blocks kept as they are in the file and expanded for each product
+	Stream Backend = "stream" // on a GPU, layers in page-locked host memory, as q4k keeps them, fetched in turn
 	CPU    Backend = "cpu"    // on the CPU, blocks decoded inside the products
 )
 
 // Form returns how a backend keeps the teacher's matrices.
-func (b Backend) Form(fp8 bool) device.Form { return device.Form{Blocks: b == Q4K, FP8: fp8} }
+func (b Backend) Form(fp8 bool) device.Form {
+	return device.Form{Blocks: b == Q4K || b == Stream, FP8: fp8, HostLayers: b == Stream}
+}
 
 // Situation is all that the rule looks at.
 type Situation struct {
@@ -32,7 +35,7 @@ type Situation struct {
 // Rule says which backend computes the teacher when nothing is measured; the first line that holds decides:
 //
 //	q4k and no quantised tensor        fault.Invalid
-//	cublas or q4k without CUDA device  fault.Unavailable
+//	cublas, q4k or stream without CUDA fault.Unavailable
 //	cpu on a CUDA device               fault.Unavailable: teacher and student share a device
 //	an explicit name                   that backend
 //	auto without a CUDA device         cpu
@@ -44,7 +47,7 @@ func (s Situation) Rule() (Backend, error) {
 	case s.Asked == Q4K && !s.Quantised:
 		return "", fault.New(fault.Invalid, "--teacher-backend q4k: no tensor of the teacher is in quantised blocks").
 			WithHint("use auto or cublas, or quantise the teacher: apr quantize TEACHER -s q4_k_m -o teacher-q4.apr").WithID("E-TEACHER-001")
-	case (s.Asked == Cublas || s.Asked == Q4K) && !s.CUDA:
+	case (s.Asked == Cublas || s.Asked == Q4K || s.Asked == Stream) && !s.CUDA:
 		return "", fault.New(fault.Unavailable, "--teacher-backend %s needs a CUDA device", s.Asked).
 			WithHint("the CPU reads teachers of any type as they are: use auto or cpu").WithID("E-TEACHER-002")
 	case s.Asked == CPU && s.CUDA:

@@ -24,7 +24,9 @@ type Teacher interface {
 // Resident is a teacher whose weights stay on the device in the type of the file.
 type Resident struct {
 	Model *model.Model
-	// Group is the number of sequences whose activations exist at one time; 0: all of the step. See GroupRows.
+	// Group is the number of sequences whose activations exist at one time; 0: all of the step. See GroupRows. A
+	// model whose layers come from the host takes all groups through a layer before the next, which changes no
+	// bit.
 	Group int
 	// Layers are those whose residual stream is kept for the step, see Streams.
 	Layers []int
@@ -68,6 +70,14 @@ func (t *Resident) Begin(s device.Stream, r *model.Batch) {
 		t.maps[l] = t.Model.AttentionMap(l, n, func(name string, d tensor.DType, rows, cols int) device.Tensor {
 			return s.Temp("teacher."+name, device.Activations, d, rows, cols)
 		})
+	}
+	if t.Model.Streams() { // each layer comes from the host: once, for all groups
+		if len(t.Layers)+len(t.Attended) > 0 {
+			panic("teacher: nothing is kept of layers that come from the host")
+		}
+		t.Model.HiddenByLayers(s, all, r.Tokens, group)
+		t.hidden = t.kept(s, "teacher.kept", all, r)
+		return
 	}
 	for lo := 0; lo < r.Tokens.Rows; lo += group {
 		hi := min(lo+group, r.Tokens.Rows)

@@ -250,10 +250,11 @@ func (o *distillOptions) machineTable() []cli.Option {
 func (o *distillOptions) teacherTable() []cli.Option {
 	return []cli.Option{
 		{Name: "teacher-backend", Env: "APR_DISTILL_TEACHER_BACKEND",
-			Value: cli.Enum(&o.TeacherBackend, "auto", "auto", "cublas", "q4k", "cpu").Unbuilt("stream").
+			Value: cli.Enum(&o.TeacherBackend, "auto", "auto", "cublas", "q4k", "stream", "cpu").
 				Alias("cudatrainer", "cublas").Alias("realizar-q4k", "q4k"),
-			Help: "how a GPU computes the teacher: cublas expands its matrices once, q4k keeps quantised blocks, auto " +
-				"times those that fit; aliases cudatrainer, realizar-q4k"},
+			Help: "how a GPU computes the teacher: cublas expands its matrices once, q4k keeps quantised blocks, stream " +
+				"fetches layers from page-locked host memory, auto times the first two and streams where neither " +
+				"fits; aliases cudatrainer, realizar-q4k"},
 		{Name: "teacher-cache", Value: cli.Enum(&o.TeacherCache, "auto", "auto", "off", "bf16"), Help: "expand the teacher's quantised blocks: bf16 (GPU only), off, or auto (on a GPU where it is faster, on a CPU if the teacher is small)"},
 		{Name: "teacher-gemm", Value: cli.Enum(&o.TeacherGEMM, "bf16", "bf16", "fp8", "tf32", "f32"), Help: "arithmetic of the teacher's matrix products: the student's, or fp8 (compute capability 9.0 only)"},
 		{Name: "teacher-experts", Value: cli.Enum(&o.TeacherExperts, "device", "device", "host"), Help: "where a GPU finds the teacher's experts: in its memory, or in page-locked host memory, fetched for each product"},

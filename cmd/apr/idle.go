@@ -44,6 +44,8 @@ func (o *distillOptions) idleOptions(s cli.Settings) []idle {
 		{"samples", s.Changed("samples") && o.Samples > 0 && nothingHeld, "with --val-fraction 0 and without --eval-data: no text is held out"},
 		{"allow-changed", o.AllowChanged && o.Resume == "", "without --resume"},
 		{"teacher-cache", o.TeacherCache == "bf16" && o.TeacherBackend == "q4k", "with --teacher-backend q4k, which keeps blocks"},
+		{"teacher-cache", o.TeacherCache == "bf16" && o.TeacherBackend == "stream",
+			"with --teacher-backend stream, which keeps blocks"},
 		{"teacher-cache", o.TeacherCache == "off" && o.TeacherBackend == "cublas", "with --teacher-backend cublas, which expands blocks"},
 		{"lora-rank", s.Changed("lora-rank") && !o.LoRA, withoutLoRA},
 		{"lora-alpha", s.Changed("lora-alpha") && !o.LoRA, withoutLoRA},

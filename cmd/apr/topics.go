@@ -67,7 +67,10 @@ made by --student-config takes the teacher's.
 A quantised teacher, such as a Q4_K_M GGUF, stays quantised in memory. On a GPU --teacher-backend says how its matrices are computed:
   cublas   expanded once to bf16: more memory, fast for many rows
   q4k      kept as blocks, decoded within each product: least memory
-  auto     both are timed where both fit, and the choice is recorded
+  stream   layers stay in page-locked host memory, as blocks, and are fetched one after the other
+  auto     cublas and q4k are timed where both fit, stream is taken where neither does, and the choice is recorded
+With stream all rows of a step, or of a pass of --stage precompute, go through a layer before the next comes: the
+more rows, the less it costs. apr plan says how many bytes are fetched, and how long that takes at an assumed rate.
 --teacher-experts host leaves the experts of a quantised teacher in page-locked host memory, for one that fits the host but not the card: each step
 fetches them all, and apr plan says how many bytes and at which assumed rate. It is never chosen by itself.
 On a CPU blocks are decoded panel by panel, and small teachers are expanded.

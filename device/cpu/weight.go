@@ -178,6 +178,10 @@ func layOut(spec device.WeightSpec) (w *weight, plain bool, err error) {
 	if spec.Form.HostExperts {
 		return nil, false, fault.New(fault.Unavailable, "a CPU reads experts where they are: there is no other memory").WithHint("--teacher-experts device works everywhere").WithID("E-CPU-012")
 	}
+	if spec.Form.HostLayers {
+		return nil, false, fault.New(fault.Unavailable, "a CPU reads layers where they are: there is no other memory").
+			WithHint("--teacher-backend auto works everywhere").WithID("E-CPU-013")
+	}
 	w, plain = &weight{}, true
 	for i, src := range spec.Parts {
 		p, cols, err := describe(src.Info(), spec, i)

@@ -28,7 +28,8 @@ type layout struct {
 	rows, cols int
 	bytes      int64
 	expands    bool  // products expand it, or those of experts decode it
-	host       bool  // its blocks stay in memory of the host
+	host       bool  // it stays in memory of the host
+	layer      int   // whose matrices come from there together; −1: it comes alone
 	experts    int   // how many experts' matrices it is, of grouped products alone; 0: one matrix
 	many       bool  // products of many slots expand those of experts, too: see manySlots
 	fp8        bool  // and multiply in 8-bit floats
@@ -38,7 +39,11 @@ type layout struct {
 
 // layout checks what spec claims and says how the matrix is kept.
 func (d *Device) layout(spec device.WeightSpec) (*layout, error) {
-	l := &layout{act: d.act, fp8: spec.Form.FP8, experts: spec.Experts, host: spec.Form.HostExperts && spec.Experts > 0}
+	l := &layout{act: d.act, fp8: spec.Form.FP8, experts: spec.Experts, layer: -1}
+	l.host = spec.Form.HostExperts && spec.Experts > 0 || spec.Form.HostLayers
+	if spec.Form.HostLayers {
+		l.layer = spec.Layer
+	}
 	if l.fp8 && l.experts > 0 {
 		return nil, fault.New(fault.Unavailable, "experts are not multiplied in 8-bit floats").At("tensor %q", spec.Name).
 			WithHint("without --teacher-gemm fp8").WithID("E-CUDA-063")
@@ -75,7 +80,7 @@ func (d *Device) layout(spec device.WeightSpec) (*layout, error) {
 		l.bytes = int64(l.rows) * int64(l.cols)
 	}
 	if l.host {
-		if err := l.notHosted(spec.Name); err != nil {
+		if err := l.notHosted(spec); err != nil {
 			return nil, err
 		}
 	}
@@ -128,7 +133,7 @@ func (d *Device) keep(spec device.WeightSpec) (dry.Kept, error) {
 	}
 	k := dry.Kept{Bytes: l.bytes, Scratch: l.scratch(), Expands: l.expands && (l.experts == 0 || l.many), FP8: l.fp8}
 	if l.host {
-		k.Bytes, k.Host, k.Staging = 0, l.bytes, staging(l.bytes)
+		k.Bytes, k.Host, k.Staging, k.Layered = 0, l.bytes, staging(l.bytes), l.layer >= 0
 	}
 	if l.many {
 		k.Reads = kernel.ExpertsSM90Slots(l.experts) - 1
@@ -162,8 +167,9 @@ type kept struct {
 	dense  kernel.Mat
 }
 
-func (p *part) kept(b *buffer) kept {
-	at := p.place(b)
+func (p *part) kept(b *buffer) kept { return p.keptAt(p.place(b)) }
+
+func (p *part) keptAt(at rowsAt) kept {
 	k := kept{first: p.first, rows: p.rows}
 	if p.as.IsQuantized() {
 		k.blocks = kernel.NewBlocks(at.ptr, p.rows, at.cols, p.as)

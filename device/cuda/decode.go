@@ -261,7 +261,7 @@ func generalLayers(d device.Decode, hidden int) (all []kernel.GeneralLayer, err 
 // cut returns consecutive rows of a matrix in blocks, if each piece lies in one part of it.
 func cut(dst []kernel.Blocks, w device.Weight, rows ...int) bool {
 	m, first := w.(*weight), 0
-	if m.parts == nil || m.fp8 != nil || !m.inBlocks() {
+	if m.parts == nil || m.host != nil || m.fp8 != nil || !m.inBlocks() {
 		return false
 	}
 	for i, n := range rows {

@@ -32,6 +32,10 @@ func (d *Device) fusesPlanned(o dry.Op) bool {
 func (s *Stream) MatMulGLU(m, gu, x device.Tensor, w device.Weight, act device.Activation, keep bool) {
 	device.CheckMatMulGLU(m, gu, x, w, act)
 	wt := w.(*weight)
+	if wt.host != nil && !s.failed() {
+		s.withStack(wt, func(w *weight) { s.MatMulGLU(m, gu, x, w, act, keep) })
+		return
+	}
 	t, silu := wt.t, act == device.SiLU
 	if silu && (s.decodeGated(m, gu, x, wt, keep) || s.gatedTiles(m, gu, x, wt, keep)) {
 		return

@@ -8,21 +8,28 @@ import (
 
 	"apr/device"
 	"apr/device/cuda/driver"
-	"apr/device/cuda/kernel"
 	"apr/internal/fault"
 )
 
-// Experts of a frozen model may stay in page-locked memory of the host. A product of many tokens uses nearly all
-// experts of a layer, so that it fetches the whole stack: into one of two places on the device, by a stream of its own,
-// while the product before reads the other place. Behind each product the next stack is fetched, in the order of layers
-// and from the last to the first. Whatever is fetched in an order that stays the same could come in this way: a stack
-// is an address, its bytes, and its place in that order.
+// Experts of a frozen model, or all matrices of its layers, may stay in page-locked memory of the host. A
+// product of many tokens uses nearly all experts of a layer, so that it fetches the whole stack: into one of
+// two places on the device, by a stream of its own, while the product before reads the other place. Behind each
+// product the next stack is fetched, in the order of layers and from the last to the first. A layer comes in
+// the same way, all its matrices at the first product with one of them: a stack is pieces of memory, their
+// bytes, and its place in that order.
 
-// hosted is a stack in page-locked memory.
+// hosted is a stack in page-locked memory: the experts' matrices of one product, or all matrices of a layer.
 type hosted struct {
-	p     unsafe.Pointer
-	bytes int64
-	next  *hosted // that is used after it
+	pieces []hostPiece
+	bytes  int64   // on the device
+	layer  int     // −1: experts of one product
+	next   *hosted // that is used after it
+}
+
+// hostPiece is the matrix of a stack that lies at an offset of its place.
+type hostPiece struct {
+	p         unsafe.Pointer
+	bytes, at int64
 }
 
 // stages are the places where stacks arrive.
@@ -49,20 +56,25 @@ func aligned(n int64) int64 { return (n + alignment - 1) &^ (alignment - 1) }
 // staging returns the bytes of both places, for stacks of at most n bytes.
 func staging(n int64) int64 { return int64(len(stages{}.places)) * aligned(n) }
 
-// notHosted is why experts cannot stay on the host, or nil.
-func (l *layout) notHosted(name string) error {
-	if !l.inBlocks() || len(l.parts) != 1 || l.parts[0].size == 0 {
-		return fault.New(fault.Unavailable, "experts stay in host memory in quantised blocks only").At("tensor %q", name).WithID("E-CUDA-064").
+// notHosted is why a matrix cannot stay on the host, or nil.
+func (l *layout) notHosted(spec device.WeightSpec) error {
+	switch {
+	case l.fp8:
+		return fault.New(fault.Unavailable, "matrices in host memory are not multiplied in 8-bit floats").
+			At("tensor %q", spec.Name).WithID("E-CUDA-067").WithHint("without --teacher-gemm fp8")
+	case !spec.Form.HostLayers && (!l.inBlocks() || len(l.parts) != 1 || l.parts[0].size == 0):
+		return fault.New(fault.Unavailable, "experts stay in host memory in quantised blocks only").
+			At("tensor %q", spec.Name).WithID("E-CUDA-064").
 			WithHint("--teacher-experts device, or quantise the teacher: apr quantize TEACHER -s q4_k_m -o teacher-q4.apr")
 	}
 	return nil
 }
 
-// hostWeight keeps the experts' matrices on the host.
+// hostWeight keeps a matrix, or the experts' matrices, on the host.
 func (d *Device) hostWeight(spec device.WeightSpec, l *layout) (device.Weight, error) {
-	h := &hosted{bytes: l.bytes}
+	piece := hostPiece{bytes: l.bytes}
 	err := d.explain("the allocation of "+spec.Name, d.ctx.Do(func(t *driver.Thread) (err error) {
-		h.p, err = d.pin(t, int(l.bytes))
+		piece.p, err = d.pin(t, int(max(1, l.bytes)))
 		return err
 	}))
 	if err != nil {
@@ -72,30 +84,67 @@ func (d *Device) hostWeight(spec device.WeightSpec, l *layout) (device.Weight, e
 	g := &d.stages
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if n := len(g.all); n > 0 {
-		g.all[n-1].next = h
+	h := g.stack(l.layer)
+	piece.at = aligned(h.bytes)
+	h.pieces, h.bytes = append(h.pieces, piece), piece.at+l.bytes
+	for _, p := range l.parts {
+		if err := d.readHost(piece, p); err != nil {
+			return nil, err
+		}
 	}
-	g.all = append(g.all, h)
-	h.next = g.all[0]
-	p := l.parts[0]
-	if err := d.readHost(h, p); err != nil {
+	if err := g.grow(d, h.bytes); err != nil {
 		return nil, err
 	}
-	if err := g.grow(d, l.bytes); err != nil {
-		return nil, err
+	w := &weight{experts: l.experts > 0, host: h, expands: l.scratch()}
+	w.t = device.Tensor{DType: d.act, Rows: l.rows, Cols: l.cols, Stride: l.cols}
+	if !l.expands { // dense, at an offset of elements
+		w.t.Off = int(piece.at) / d.act.BlockBytes()
+		return w, nil
 	}
-	w := &weight{t: device.Tensor{DType: d.act, Rows: l.rows, Cols: l.cols, Stride: l.cols}, experts: true, host: h, expands: l.scratch()}
-	w.parts = []kept{{rows: l.rows, blocks: kernel.NewBlocks(0, l.rows, l.cols, p.as)}}
+	for _, p := range l.parts {
+		at := rowsAt{ptr: uint64(piece.at + p.offset), rows: p.rows, cols: p.info.Cols(), dtype: p.as}
+		w.parts = append(w.parts, p.keptAt(at))
+	}
 	d.growMu.Lock()
 	d.expandAll = max(d.expandAll, w.expands)
 	d.growMu.Unlock()
 	return w, nil
 }
 
-// readHost fills the memory of a stack with a part.
-func (d *Device) readHost(h *hosted, p *part) error {
+// stack returns the stack that is being loaded for a layer, or a new one, last in the order. The lock is held.
+func (g *stages) stack(layer int) *hosted {
+	n := len(g.all)
+	if n > 0 && layer >= 0 && g.all[n-1].layer == layer {
+		h := g.all[n-1]
+		if i := g.holding(h); i >= 0 { // a model was used while it was loaded: what is there is not all of it
+			g.places[i].holds = nil
+		}
+		return h
+	}
+	h := &hosted{layer: layer}
+	if n > 0 {
+		g.all[n-1].next = h
+	}
+	g.all = append(g.all, h)
+	h.next = g.all[0]
+	return h
+}
+
+// readHost fills the memory of a piece with a part.
+func (d *Device) readHost(h hostPiece, p *part) error {
+	if p.rows == 0 || p.info.Cols() == 0 {
+		return nil
+	}
+	if p.size == 0 {
+		p.data = make([]byte, p.info.Size)
+		if err := p.src.ReadRows(p.data, 0, p.info.Rows()); err != nil {
+			return err
+		}
+		defer func() { p.data = nil }()
+	}
 	to := rowsAt{rows: p.rows, cols: p.info.Cols(), dtype: p.as}
-	all, readers := unsafe.Slice((*byte)(h.p), h.bytes), min(mostReaders, runtime.GOMAXPROCS(0))
+	all := unsafe.Slice((*byte)(unsafe.Add(h.p, p.offset)), p.rows*to.rowBytes())
+	readers := min(mostReaders, runtime.GOMAXPROCS(0))
 	step := (p.rows + readers - 1) / readers
 	var failed failure
 	var wait sync.WaitGroup
@@ -192,7 +241,7 @@ func (s *Stream) withStack(w *weight, f func(w *weight)) {
 	p, d := &g.places[i], s.dev
 	arrived, used := p.arrived, p.used
 	s.order(func(t *driver.Thread) error { return t.WaitEvent(d.stream, arrived) })
-	f(w.at(p.b.place.address()))
+	f(w.at(p.b))
 	s.order(func(t *driver.Thread) error { return t.Record(used, d.stream) })
 	g.last = i
 	if next := w.host.next; g.holding(next) < 0 {
@@ -211,14 +260,21 @@ func (s *Stream) bring(i int, h *hosted) {
 	p := &d.stages.places[i]
 	p.holds = h
 	at, arrived, used := p.b.place.address(), p.arrived, p.used
-	d.counts.fetched.Add(h.bytes)
+	for _, piece := range h.pieces {
+		d.counts.fetched.Add(piece.bytes)
+	}
 	s.order(func(t *driver.Thread) error {
 		c := d.stages.copies
 		if err := t.WaitEvent(c, used); err != nil {
 			return err
 		}
-		if err := t.CopyHtoD(at, h.p, h.bytes, c); err != nil {
-			return err
+		for _, piece := range h.pieces {
+			if piece.bytes == 0 {
+				continue
+			}
+			if err := t.CopyHtoD(at+uint64(piece.at), piece.p, piece.bytes, c); err != nil {
+				return err
+			}
 		}
 		return t.Record(arrived, c)
 	})
@@ -228,12 +284,21 @@ func (s *Stream) bring(i int, h *hosted) {
 // rely on it.
 func (s *Stream) order(f func(t *driver.Thread) error) { s.dev.queue("Fetch of experts", f) }
 
-// at returns w with its blocks at an address.
-func (w *weight) at(address uint64) *weight {
+// at returns w as it stands in a place, which is on the device like any other.
+func (w *weight) at(b *buffer) *weight {
 	c := *w
+	c.host = nil
+	if c.parts == nil {
+		c.t.Buf = b
+		return &c
+	}
 	c.parts = slices.Clone(w.parts)
 	for i := range c.parts {
-		c.parts[i].blocks.Ptr += address
+		if k := &c.parts[i]; k.dense.IsZero() {
+			k.blocks.Ptr += b.place.address()
+		} else {
+			k.dense.Ptr += b.place.address()
+		}
 	}
 	c.runs = runsOf(c.parts)
 	return &c
@@ -257,8 +322,10 @@ func (g *stages) release(t *driver.Thread) error {
 		}
 	}
 	for _, h := range g.all {
-		if err := t.HostFree(h.p); err != nil {
-			return err
+		for _, piece := range h.pieces {
+			if err := t.HostFree(piece.p); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

@@ -19,6 +19,9 @@ func (s *Stream) MatMul(y, x device.Tensor, w device.Weight, bias device.Tensor,
 	switch {
 	case s.failed(): // tensors need not have a place
 		return
+	case m.host != nil:
+		s.withStack(m, func(w *weight) { s.MatMul(y, x, w, bias, add) })
+		return
 	case m.tiled && x.Rows <= kernel.TileProductRows:
 		s.matMulTiles(y, x, m, bias, add)
 		return
@@ -61,6 +64,10 @@ func (s *Stream) MatMulInputGrad(dx, dy device.Tensor, w device.Weight, add bool
 	device.CheckMatMulInputGrad(dx, dy, w)
 	m := w.(*weight)
 	t := m.t
+	if m.host != nil && !s.failed() {
+		s.withStack(m, func(w *weight) { s.MatMulInputGrad(dx, dy, w, add) })
+		return
+	}
 	limit(m.fp8 == nil, device.OpMatMulInputGrad, "no gradient comes through a matrix in 8-bit floats")
 	if m.parts != nil {
 		s.inputGradBlocks(dx, dy, m, add)

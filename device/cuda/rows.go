@@ -10,6 +10,7 @@ func (s *Stream) Embed(dst device.Tensor, w device.Weight, ids device.Tensor) {
 	device.CheckEmbed(dst, w, ids)
 	m := w.(*weight)
 	t := m.t
+	limit(m.host == nil, device.OpEmbed, "no rows come out of a matrix in memory of the host")
 	if m.parts != nil {
 		s.embedBlocks(dst, m, ids)
 		return

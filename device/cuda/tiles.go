@@ -18,7 +18,8 @@ func (s *Stream) Arrange(n int, ws ...device.Weight) {
 		return
 	}
 	for _, w := range ws {
-		if w := w.(*weight); w.parts != nil && !w.tiled && !w.experts && w.fp8 == nil && w.inBlocks() && w.haveTiles() {
+		w := w.(*weight)
+		if w.parts != nil && w.host == nil && !w.tiled && !w.experts && w.fp8 == nil && w.inBlocks() && w.haveTiles() {
 			s.tile(w)
 		}
 	}

@@ -74,8 +74,10 @@ type Kept struct {
 	// after device.Arranger.Arrange. Gathers says that Embed takes none.
 	Reads, Arranged int
 	// Host is how many bytes stay in memory of the host, from where each product fetches them; Staging the memory on
-	// the device in which they arrive, of which the most is taken once for all matrices, when the first one comes.
+	// the device in which they arrive, of which the most is taken once for all matrices, when the first one comes. With
+	// Layered both are parts of those of WeightSpec.Layer, which the first product with a matrix of the layer fetches.
 	Host, Staging int64
+	Layered       bool
 	Gathers       bool
 }
 
@@ -89,10 +91,12 @@ type Device struct {
 	fresh   bool // most was reached by the last Temp and is not described yet
 	holding map[*buffer]struct{}
 	atPeak  []*buffer
-	staging int64      // the most of Kept.Staging
-	host    int64      // bytes of all Kept.Host
-	expand  int64      // the most of Kept.Scratch that was needed
-	ops     map[Op]int // index in list
+	staging int64        // the most of Kept.Staging
+	layers  []*hostLayer // in the order in which they came
+	fetched *hostLayer   // that a product used last
+	host    int64        // bytes of all Kept.Host
+	expand  int64        // the most of Kept.Scratch that was needed
+	ops     map[Op]int   // index in list
 	list    []Count
 	waits   int
 	placed  int64 // temps so far
@@ -202,11 +206,39 @@ func (d *Device) Weight(spec device.WeightSpec) (device.Weight, error) {
 		return nil, err
 	}
 	w.Kept.Bytes = d.hold(spec.Component, w.Kept.Bytes)
-	d.staging, d.host = max(d.staging, w.Staging), d.host+w.Host
+	d.host += w.Host
+	staging := w.Staging
+	if w.Layered {
+		if n := len(d.layers); n == 0 || d.layers[n-1].number != spec.Layer {
+			d.layers = append(d.layers, &hostLayer{number: spec.Layer})
+		}
+		w.layer = d.layers[len(d.layers)-1]
+		w.layer.bytes, w.layer.staging = w.layer.bytes+w.Host, w.layer.staging+staging
+		staging = w.layer.staging
+	}
+	d.staging = max(d.staging, staging)
 	if w.FP8 {
 		d.expands(w)
 	}
 	return w, nil
+}
+
+// hostLayer is what the matrices of a layer take that come together from the host.
+type hostLayer struct {
+	number         int
+	bytes, staging int64
+}
+
+// fetches returns the bytes that a product with w fetches.
+func (d *Device) fetches(w *weight) int64 {
+	switch {
+	case !w.Layered:
+		return w.Host
+	case d.fetched == w.layer:
+		return 0
+	}
+	d.fetched = w.layer
+	return w.layer.bytes
 }
 
 // expands counts the memory in which w is expanded.
@@ -242,6 +274,7 @@ type weight struct {
 	rows, cols int
 	Kept
 	arranged bool
+	layer    *hostLayer // of Kept.Layered
 }
 
 // reads reports whether a product of `rows` rows of x reads blocks without expanding them.

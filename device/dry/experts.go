@@ -44,7 +44,7 @@ func (s *Stream) GroupedWeightGrad(dw, dbias, dy, x device.Tensor, r device.Rout
 // stack says of a product of o.M slots how the matrices of its experts are kept, and counts the memory that they are expanded in. Expands
 // is of this product: one of fewer slots reads blocks on the way.
 func (s *Stream) stack(m *weight, o Op) Op {
-	o.Host = m.Host
+	o.Host = s.dev.fetches(m)
 	o.Weight, o.FP8, o.Expands = m.Types, m.FP8, m.Expands && !m.reads(o.M)
 	if o.Expands {
 		s.dev.expands(m)

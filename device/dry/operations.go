@@ -78,7 +78,7 @@ func (s *Stream) MatMulInputGrad(dx, dy device.Tensor, w device.Weight, add bool
 // with says of a product how its matrix is kept and read, and counts the memory that it is expanded in.
 func (s *Stream) with(m *weight, o *Op, direct bool) {
 	o.Weight, o.Expands, o.FP8 = m.Types, m.Expands, m.FP8
-	o.Direct, o.Arranged = direct, direct && m.arranged
+	o.Direct, o.Arranged, o.Host = direct, direct && m.arranged, s.dev.fetches(m)
 	if m.Expands && !direct {
 		s.dev.expands(m)
 	}

@@ -91,6 +91,9 @@ func (d *Device) layOut(spec device.WeightSpec) (*weight, error) {
 	case spec.Form.FP8:
 		return nil, fault.New(fault.Unavailable, "the Vulkan device has no products in 8-bit floats").
 			WithHint("--teacher-gemm bf16 works everywhere").WithID("E-VULKAN-041")
+	case spec.Form.HostLayers:
+		return nil, fault.New(fault.Unavailable, "the Vulkan device keeps all layers in its memory").
+			WithHint("--teacher-backend auto works everywhere").WithID("E-VULKAN-042")
 	case spec.Form.HostExperts || spec.Experts > 0:
 		return nil, fault.New(fault.Unavailable, "%s: the Vulkan device does not have it", device.Experts).
 			At("tensor %q", spec.Name).WithID("E-VULKAN-040")
