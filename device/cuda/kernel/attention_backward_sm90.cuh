@@ -42,8 +42,6 @@ struct AttentionBackwardArgs {
 APR_DEVICE void fetch4(u32 to, const void *from, bool valid) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" : : "r"(to), "l"(from), "r"(valid ? 4 : 0) : "memory");
 }
-// publish makes this thread's writes to shared memory visible to multiplications that are started later.
-APR_DEVICE void publish() { asm volatile("fence.proxy.async.shared::cta;" : : : "memory"); }
 APR_DEVICE float load_float(u32 at) { float x; asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(at) : "memory"); return x; }
 APR_DEVICE f32x2 load_floats(u32 at) {
     float x, y;
@@ -59,25 +57,10 @@ APR_DEVICE void keep_before(u32 x, u32 at) {
     asm volatile("{ .reg .pred p; setp.lt.s32 p, %0, 0; @p st.shared.u32 [%1], %0; }" : : "r"(x), "r"(at) : "memory");
 }
 
-#define READS_16(x) SIXTEEN("r", x, 0)
-#define BEGIN "{ .reg .pred on, more; .reg .b64 a, b; setp.eq.b32 on, 0, 0; setp.ne.b32 more, %"
-#define BEGUN ", 0; wgmma.fence.sync.aligned;\n"
-#define END "wgmma.commit_group.sync.aligned; }"
-// A step of 16 inner positions: the left operand from registers, or from a second operand in shared memory.
-#define STEP(n, sums, right, step, across, a0, a1, a2, a3) "add.s64 b, %" #right ", " #step ";\n" \
-    "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" sums "}, {%" #a0 ",%" #a1 ",%" #a2 ",%" #a3 "}, b, more, 1, 1, " #across ";\n" \
-    "mov.pred more, on;\n"
 #define STEP_SHARED(step) "add.s64 a, %32, " #step "; add.s64 b, %33, " #step ";\n" \
     "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" REGISTERS_32 "}, a, b, more, 1, 1, 0, 0;\nmov.pred more, on;\n"
 
-// start_scores starts s = x·Xᵀ, or with MORE s += x·Xᵀ, for the group's 64 rows and the 64 of a tile. x are the left operand's registers, of 64
-// columns, or an operand in shared memory, of 128.
-template <int MORE> APR_DEVICE void start_scores(float (&s)[32], const u32 (&x)[16], u64 tile) {
-    asm volatile(BEGIN "49" BEGUN
-        STEP(64, REGISTERS_32, 48, 0, 0, 32, 33, 34, 35) STEP(64, REGISTERS_32, 48, 2, 0, 36, 37, 38, 39)
-        STEP(64, REGISTERS_32, 48, 4, 0, 40, 41, 42, 43) STEP(64, REGISTERS_32, 48, 6, 0, 44, 45, 46, 47) END
-        : CHANGES_32(s) : READS_16(x), "l"(tile), "r"(MORE) : "memory");
-}
+// start_scores of a left operand in shared memory, of 128 columns.
 template <int MORE> APR_DEVICE void start_scores(float (&s)[32], u64 x, u64 tile) {
     asm volatile(BEGIN "34" BEGUN STEP_SHARED(0) STEP_SHARED(2) STEP_SHARED(4) STEP_SHARED(6)
         STEP_SHARED(512) STEP_SHARED(514) STEP_SHARED(516) STEP_SHARED(518) END

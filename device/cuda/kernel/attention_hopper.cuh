@@ -71,6 +71,27 @@ template <int N> APR_DEVICE void wait_products(float (&d)[32]) {
     asm volatile("wgmma.wait_group.sync.aligned %32;" : CHANGES_32(d) : "n"(N) : "memory");
 }
 
+// publish makes this thread's writes to shared memory visible to multiplications that are started later.
+APR_DEVICE void publish() { asm volatile("fence.proxy.async.shared::cta;" : : : "memory"); }
+
+#define READS_16(x) SIXTEEN("r", x, 0)
+#define BEGIN "{ .reg .pred on, more; .reg .b64 a, b; setp.eq.b32 on, 0, 0; setp.ne.b32 more, %"
+#define BEGUN ", 0; wgmma.fence.sync.aligned;\n"
+#define END "wgmma.commit_group.sync.aligned; }"
+// A step of 16 inner positions: the left operand from registers, or from a second operand in shared memory.
+#define STEP(n, sums, right, step, across, a0, a1, a2, a3) "add.s64 b, %" #right ", " #step ";\n" \
+    "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" sums "}, {%" #a0 ",%" #a1 ",%" #a2 ",%" #a3 "}, b, more, 1, 1, " #across ";\n" \
+    "mov.pred more, on;\n"
+
+// start_scores starts s = x·Xᵀ, or with MORE s += x·Xᵀ, for the group's 64 rows and the 64 of a tile. x are the left operand's registers, of 64
+// columns.
+template <int MORE> APR_DEVICE void start_scores(float (&s)[32], const u32 (&x)[16], u64 tile) {
+    asm volatile(BEGIN "49" BEGUN
+        STEP(64, REGISTERS_32, 48, 0, 0, 32, 33, 34, 35) STEP(64, REGISTERS_32, 48, 2, 0, 36, 37, 38, 39)
+        STEP(64, REGISTERS_32, 48, 4, 0, 40, 41, 42, 43) STEP(64, REGISTERS_32, 48, 6, 0, 44, 45, 46, 47) END
+        : CHANGES_32(s) : READS_16(x), "l"(tile), "r"(MORE) : "memory");
+}
+
 #endif // APR_HOST
 
 // Places counts through n places from place `first`; parity is of the round.

@@ -23,15 +23,12 @@ template <int D> constexpr int KEYS = D == 256 ? 64 : 128; // of a tile
 // sync_group waits for all of a warpgroup.
 APR_DEVICE void sync_group(u32 group) { asm volatile("bar.sync %0, 128;" : : "r"(8 + group) : "memory"); }
 
-// publish makes this thread's writes to shared memory visible to multiplications that are started later.
-APR_DEVICE void publish() { asm volatile("fence.proxy.async.shared::cta;" : : : "memory"); }
 // keep_before keeps what x ≥ 0 is computed from before a wait that follows in the program; the assembler, to which they
 // are unrelated, would begin with the wait.
 APR_DEVICE void keep_before(float x, u32 at) {
     asm volatile("{ .reg .pred p; setp.lt.f32 p, %0, 0f00000000; @p st.shared.f32 [%1], %0; }" : : "f"(x), "r"(at) : "memory");
 }
 
-#define READS_16(x) SIXTEEN("r", x, 0)
 #define READS_32(x) \
         "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(x[4]), "r"(x[5]), "r"(x[6]), "r"(x[7]), \
         "r"(x[8]), "r"(x[9]), "r"(x[10]), "r"(x[11]), "r"(x[12]), "r"(x[13]), "r"(x[14]), "r"(x[15]), \

@@ -42,8 +42,6 @@ template <bool AK, bool BK> APR_DEVICE void multiply(float (&d)[128], u64 a, u64
     apr_host::sync_warp();
 }
 #else
-// publish makes this thread's writes to shared memory visible to multiplications that are started later.
-APR_DEVICE void publish() { asm volatile("fence.proxy.async.shared::cta;" : : : "memory"); }
 
 #define PRODUCT(ta, tb) "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" REGISTERS_128 "}, a, b, more, 1, 1, " #ta ", " #tb ";\n"
 #define FURTHER(sa, sb) "add.s64 a, a, " #sa "; add.s64 b, b, " #sb "; mov.pred more, on;\n"

@@ -1,4 +1,4 @@
-// Products of up to 64 rows of bfloat16 with matrices of blocks in tiles, y = x·Wᵀ: see TileArgs of decode_layers.cuh. The blocks are
+// Products of up to 64 rows of bfloat16 with matrices of blocks in tiles, y = x·Wᵀ (of more than 32: gemm_tiles_wide.cuh): see TileArgs of decode_layers.cuh. The blocks are
 // read once, and codes become bfloat16 in registers, in the bits that Dequantize gives: s·q − off, rounded once.
 //
 // A warp has a tile, 16 rows of W, which are the operand A of tensor cores; 8 rows of x are the columns of B, up to 8 times. Lane 4g + t
@@ -37,6 +37,7 @@ struct TilesArgs {
     u32 cols, tokens, width; // of W and x, of x and y, of y
     u32 flags;               // as in RowsArgs
     u32 parts, stages, shares, pitch; // shares of a row's spans; bytes of a stage
+    u32 warps, none;                  // warps of a block that have tiles
 };
 
 // Decoded makes bfloat16 of codes. A code is put into the mantissa of a float whose exponent is known, BASE: then s·(q − bias) − off is
@@ -100,7 +101,7 @@ template <class Args> APR_DEVICE TilesPart tiles_part(const Args &a, u32 p) {
 
 // tile_of finds the warp's tile. Nothing is read of one that is not there, nor written.
 APR_DEVICE Tile tile_of(const TilesArgs &a) {
-    const u32 each = a.product ? threads() / 64 : threads() / 32; // tiles of a part that a block has
+    const u32 each = a.product ? a.warps / 2 : a.warps; // tiles of a part that a block has
     u32 group = block(), p = a.product ? warp() & 1 : 0;
     Tile r;
     r.part = tiles_part(a, p);
@@ -111,7 +112,7 @@ APR_DEVICE Tile tile_of(const TilesArgs &a) {
         r.part = tiles_part(a, ++p);
     }
     r.tile = group * each + (a.product ? warp() / 2 : warp());
-    r.there = r.tile < (r.part.rows + TILE - 1) / TILE;
+    r.there = warp() < a.warps && r.tile < (r.part.rows + TILE - 1) / TILE;
     r.w = r.part.w + r.tile * (u64)(a.cols / 32) * (TILE * r.part.bytes / 8);
     return r;
 }
@@ -142,24 +143,33 @@ template <int N> struct Stage {
     }
 };
 
+// SpanScales are those of a lane's codes in a span, of rows g and g+8 of a tile.
+template <class D> struct SpanScales {
+    static constexpr u32 units = D::halves ? 1 : 2; // that share a scale
+    float s[2][4], less[2][4];
+    APR_METHOD SpanScales(const u8 *w, u32 g, u32 t, u32 groups) {
+        UNROLL for (u32 r = 0; r < 2; r++) {
+            float off[4];
+            D::scales(s[r], off, w, g + 8 * r, t, groups);
+            UNROLL for (u32 k = 0; k < 4 / units; k++)
+                less[r][k] = D::bias < 0 ? fma_rn(s[r][k], D::base, off[k]) : mul_rn(s[r][k], D::base + D::bias);
+        }
+    }
+    // decode makes four values of a word of codes of unit k and row g + 8r.
+    APR_METHOD void decode(u32 &a, u32 &b, u32 word, u32 k, u32 r) const { ::decode<D>(a, b, word, k, s[r][k / units], less[r][k / units]); }
+};
+
 // multiply adds the products of a stage: acc[8 rows of x].
 template <class D, int N> APR_DEVICE void multiply(float (&acc)[N][4], const u8 *x, const u8 *w, u32 groups) {
-    constexpr u32 units = D::halves ? 1 : 2; // that share a scale
     const u32 l = lane(), g = l >> 2, t = l & 3;
-    float s[2][4], less[2][4]; // of rows g and g+8
-    UNROLL for (u32 r = 0; r < 2; r++) {
-        float off[4];
-        D::scales(s[r], off, w, g + 8 * r, t, groups);
-        UNROLL for (u32 k = 0; k < 4 / units; k++)
-            less[r][k] = D::bias < 0 ? fma_rn(s[r][k], D::base, off[k]) : mul_rn(s[r][k], D::base + D::bias);
-    }
+    const SpanScales<D> of(w, g, t, groups);
     UNROLL for (u32 k = 0; k < 4; k++) {
         Words q[2][4];
         UNROLL for (u32 r = 0; r < 2; r++) D::words(q[r], w, g + 8 * r, t, groups); // of which unit k is used
         UNROLL for (u32 j = 0; j < 2; j++) {
             u32 rows[2][4]; // instruction
             UNROLL for (u32 r = 0; r < 2; r++)
-                UNROLL for (u32 i = 0; i < 2; i++) decode<D>(rows[i][r], rows[i][2 + r], q[r][k].w[2 * j + i], k, s[r][k / units], less[r][k / units]);
+                UNROLL for (u32 i = 0; i < 2; i++) of.decode(rows[i][r], rows[i][2 + r], q[r][k].w[2 * j + i], k, r);
             const u8 *from = x + 16 * ((2 * k + j) * N * 32 + l);
             UNROLL for (u32 n = 0; n < N; n++) {
                 const u32x4 v = load16(from + 512 * n);
@@ -230,12 +240,23 @@ template <int N> APR_DEVICE void write_sums(const TilesArgs &a, const Tile &p, c
         }
 }
 
+// finish_tiles writes what a block has summed.
+template <int N> APR_DEVICE void finish_tiles(const TilesArgs &a, const Tile &p, u8 *shared, const float (&acc)[N][4]) {
+    float up[N][4] = {};
+    if (a.product && a.shares == 1) {
+        UNROLL for (int n = 0; n < N; n++)
+            UNROLL for (int v = 0; v < 4; v++) up[n][v] = acc[n][v];
+        swap(shared, up);
+    }
+    write_sums<N>(a, p, acc, up);
+}
+
 // The whole, for up to 8·N rows of x. K: the types are Q4_K, Q5_K and Q6_K, else the others. Grid: (groups of tiles of all parts, shares).
 template <int N, bool K> APR_DEVICE void gemm_tiles(const TilesArgs &a) {
     DYNAMIC_SHARED(shared);
     let_next();
     const Tile p = tile_of(a);
-    float acc[N][4] = {}, up[N][4];
+    float acc[N][4] = {};
     const u32 type = p.part.type;
     if constexpr (K) {
         if (type == 0) sum_tiles<Decoded<RowsQ4K>>(a, p, shared, acc);
@@ -246,12 +267,7 @@ template <int N, bool K> APR_DEVICE void gemm_tiles(const TilesArgs &a) {
         else if (type == 4) sum_tiles<Decoded<RowsOfGroups<GroupQ4_0>>>(a, p, shared, acc);
         else sum_tiles<Decoded<RowsOfGroups<GroupQ5_0>>>(a, p, shared, acc);
     }
-    if (a.product && a.shares == 1) {
-        UNROLL for (int n = 0; n < N; n++)
-            UNROLL for (int v = 0; v < 4; v++) up[n][v] = acc[n][v];
-        swap(shared, up);
-    }
-    write_sums<N>(a, p, acc, up);
+    finish_tiles(a, p, shared, acc);
 }
 
 // join adds the shares of a column of y, or of gate and up, in order. Grid: (columns, rows of x).

@@ -18,6 +18,8 @@ const (
 	tilesG      = "gemm_tiles_g_sm90" // of the others
 	tilesParts  = 4                   // TILES_PARTS of gemm_tiles.cuh
 	tilesWarps  = 18                  // TILES_WARPS
+	wideWarps   = 16                  // WIDE_WARPS of gemm_tiles_wide.cuh, of every block
+	wideAlign   = 1 << 10             // of its stages, and of the first
 	tilesStages = 4                   // spans of a block in shared memory at most
 	tilesShared = 220 << 10           // bytes of a block at most
 	tilesSums   = MaxScratch / 2
@@ -32,6 +34,8 @@ const (
 	tilesIssue   = 30   // and its instructions for 8 columns of B
 	tilesProduct = 104  // and their products, beside codes
 	tilesAlone   = 1000 // a span, codes alone, however few warps there are
+	wideX        = 800  // x of a span, beside blocks
+	wideProduct  = 512  // of a span of four tiles by a warpgroup
 )
 
 // tilesPart is struct TilesPart of gemm_tiles.cuh.
@@ -51,7 +55,8 @@ type tilesArgs struct {
 	cols, tokens, width       uint32
 	flags                     uint32
 	parts, stages, shares     uint32
-	pitch                     uint32
+	pitch, warps              uint32
+	_                         uint32
 }
 
 // TileProductServes reports whether GemmTiles takes this matrix once it is in tiles.
@@ -153,7 +158,11 @@ func newTiles(parts []Blocks, x Mat) *tilesArgs {
 
 func (a *tilesArgs) launch(q Queue, parts []Blocks) {
 	s := shapeTiles(parts, int(a.tokens), a.product != 0, q.Multiprocessors())
-	a.stages, a.pitch, a.shares = uint32(s.stages), uint32(s.pitch), uint32(s.shares)
+	a.stages, a.pitch, a.shares, a.warps = uint32(s.stages), uint32(s.pitch), uint32(s.shares), uint32(s.warps)
+	threads, shared := 32*s.warps, s.stages*s.pitch
+	if s.wide() {
+		threads, shared = 32*wideWarps, shared+wideAlign
+	}
 	if s.shares > 1 {
 		a.sums = q.Scratch(4 * s.shares * int(a.tokens*a.width))
 	}
@@ -162,8 +171,8 @@ func (a *tilesArgs) launch(q Queue, parts []Blocks) {
 		suffix = "g"
 	}
 	q.Launch(Launch{
-		Module: module, Kernel: fmt.Sprintf("gemm_tiles_%s_%d", suffix, 8*s.columns), Grid: [3]int{s.groups, s.shares, 1}, Block: 32 * s.warps,
-		Shared: s.stages * s.pitch, Args: unsafe.Pointer(a),
+		Module: module, Kernel: fmt.Sprintf("gemm_tiles_%s_%d", suffix, 8*s.columns),
+		Grid: [3]int{s.groups, s.shares, 1}, Block: threads, Shared: shared, Args: unsafe.Pointer(a),
 	})
 	if s.shares == 1 {
 		return
@@ -184,6 +193,18 @@ type tilesShape struct {
 	stages, pitch int // spans of a block in shared memory, bytes of one
 }
 
+// wide reports whether warpgroups multiply.
+func (s tilesShape) wide() bool { return s.columns == 8 }
+
+// span is how long a span takes, of tiles of `size` bytes.
+func (s tilesShape) span(size int) float64 {
+	if s.wide() {
+		return float64(max(s.warps*size/tilesBytes+wideX, tilesAlone+wideProduct, s.warps/4*max(tilesDecode, wideProduct)))
+	}
+	busy := ceil(s.warps, 4) * max(tilesDecode+s.columns*tilesIssue, s.columns*tilesProduct)
+	return float64(max(s.pitch/tilesBytes, tilesAlone+s.columns*tilesProduct, busy))
+}
+
 // shapeTiles chooses warps and shares so that the busiest multiprocessor has the least to do by a rough model: its blocks come one after the
 // other, each needs tilesBegin, and a span takes as long as its bytes need to come or, if that is longer, its codes and products.
 func shapeTiles(parts []Blocks, tokens int, gated bool, multiprocessors int) (best tilesShape) {
@@ -198,12 +219,15 @@ func shapeTiles(parts []Blocks, tokens int, gated bool, multiprocessors int) (be
 		size, width = max(size, TileRows*int(w.Type.RowBytes(256))), width+w.Rows
 	}
 	spans, least := ceil(parts[0].Cols, 256), math.Inf(1)
-	step := 1
+	step, most, align := 1, tilesWarps, 1
 	if gated {
 		step = 2
 	}
-	for warps := step; warps <= tilesWarps; warps += step {
-		s := tilesShape{columns: columns, warps: warps, pitch: columns*4<<10 + warps*size}
+	if columns == 8 {
+		step, most, align = 4, wideWarps, wideAlign
+	}
+	for warps := step; warps <= most; warps += step {
+		s := tilesShape{columns: columns, warps: warps, pitch: ceil(columns*4<<10+warps*size, align) * align}
 		s.stages = min(tilesStages, tilesShared/s.pitch)
 		if s.stages < 2 {
 			continue
@@ -215,8 +239,7 @@ func shapeTiles(parts []Blocks, tokens int, gated bool, multiprocessors int) (be
 				s.groups = ceil(tiles, warps/2)
 			}
 		}
-		busy := ceil(warps, 4) * max(tilesDecode+columns*tilesIssue, columns*tilesProduct)
-		span := float64(max(s.pitch/tilesBytes, tilesAlone+columns*tilesProduct, busy))
+		span := s.span(size)
 		for s.shares = 1; s.shares <= spans; s.shares++ {
 			waves := ceil(s.groups*s.shares, max(1, multiprocessors))
 			cost := float64(waves) * (tilesBegin + float64(ceil(spans, s.shares))*span)
