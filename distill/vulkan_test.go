@@ -3,6 +3,8 @@
 package distill
 
 import (
+	"cmp"
+	"os"
 	"testing"
 
 	"apr/device"
@@ -14,7 +16,7 @@ import (
 func TestVulkan(t *testing.T) {
 	testDevice = func(t *testing.T) device.Device {
 		t.Helper()
-		d, err := vulkan.Open(vulkan.Options{Adapter: "llvmpipe"})
+		d, err := vulkan.Open(vulkan.Options{Adapter: cmp.Or(os.Getenv("APR_TEST_ADAPTER"), "llvmpipe")})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -22,6 +24,10 @@ func TestVulkan(t *testing.T) {
 		return d
 	}
 	t.Cleanup(func() { testDevice = newCPU })
+	steps := 8 // of 40, which a card has time for
+	if os.Getenv("APR_TEST_ADAPTER") != "" {
+		steps = 40
+	}
 	t.Run("qwen2", TestGoldenQwen2)
-	t.Run("trajectory", func(t *testing.T) { goldenTrajectory(t, 1e-4, 8) })
+	t.Run("trajectory", func(t *testing.T) { goldenTrajectory(t, 1e-4, steps) })
 }

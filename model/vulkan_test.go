@@ -3,6 +3,8 @@
 package model_test
 
 import (
+	"cmp"
+	"os"
 	"testing"
 
 	"apr/device"
@@ -14,7 +16,7 @@ import (
 func TestVulkanFamilies(t *testing.T) {
 	testDevice = func(t *testing.T) device.Device {
 		t.Helper()
-		d, err := vulkan.Open(vulkan.Options{Adapter: "llvmpipe"})
+		d, err := vulkan.Open(vulkan.Options{Adapter: cmp.Or(os.Getenv("APR_TEST_ADAPTER"), "llvmpipe")})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -53,6 +53,9 @@ func (s *Stream) Launch(l kernel.Launch) {
 // Limit returns how many elements a binding spans at most.
 func (s *Stream) Limit() int { return int(s.dev.limit-alignment) / 4 }
 
+// Wide reports whether products take wide tiles.
+func (s *Stream) Wide() bool { return s.dev.wide }
+
 // Scratch returns memory until the operation ends.
 func (s *Stream) Scratch(rows, cols int) kernel.Mat {
 	b := s.dev.temp("scratch of an operation", device.Scratch, 4*int64(rows)*int64(cols))
@@ -210,8 +213,13 @@ func (s *Stream) Download(dst []float32, t device.Tensor) error {
 func (s *Stream) get(t device.Tensor) ([]byte, error) {
 	s.dev.mu.Lock()
 	defer s.dev.mu.Unlock()
+	b := make([]byte, t.Rows*t.Cols*t.DType.BlockBytes())
+	return b, s.dev.read(b, piecesOf(t))
+}
+
+// piecesOf returns the ranges of memory of the rows of t.
+func piecesOf(t device.Tensor) (pieces []piece) {
 	from := t.Buf.(*buffer).place
-	var pieces []piece
 	for r := range t.Rows {
 		at, n := rowBytes(t, r)
 		if t.Dense() {
@@ -222,8 +230,7 @@ func (s *Stream) get(t device.Tensor) ([]byte, error) {
 			break
 		}
 	}
-	b := make([]byte, t.Rows*t.Cols*t.DType.BlockBytes())
-	return b, s.dev.read(b, pieces)
+	return pieces
 }
 
 func word(b []byte, i int) uint32 { return binary.LittleEndian.Uint32(b[4*i:]) }
@@ -234,29 +241,49 @@ func (s *Stream) RefreshWeight(p *device.Param) { device.CheckRefreshWeight(p) }
 // owe remembers sums that add will read.
 func (s *Stream) owe(t device.Tensor, add func(row []float32)) { s.owed = append(s.owed, sums{t, add}) }
 
-// settle reads what the device added up and gives it to the record, in order.
+// settle reads what the device added up, all of it at once, and gives it to the record, in order.
 func (s *Stream) settle() {
+	if len(s.owed) == 0 {
+		return
+	}
+	var pieces []piece
+	var n int
 	for _, o := range s.owed {
-		if s.err == nil && o.t.Rows > 0 {
-			b, err := s.get(o.t)
-			if err == nil {
-				err = s.dev.takeFault()
-			}
-			if err != nil {
-				s.fail(err)
-			} else {
-				row := make([]float32, o.t.Cols)
-				for r := range o.t.Rows {
-					for c := range row {
-						row[c] = math.Float32frombits(word(b, r*o.t.Cols+c))
-					}
-					o.add(row)
-				}
-			}
+		pieces = append(pieces, piecesOf(o.t)...)
+		n += 4 * o.t.Rows * o.t.Cols
+	}
+	if s.err == nil {
+		b := make([]byte, n)
+		s.dev.mu.Lock()
+		err := s.dev.read(b, pieces)
+		s.dev.mu.Unlock()
+		if err == nil {
+			err = s.dev.takeFault()
 		}
+		if err != nil {
+			s.fail(err)
+		} else {
+			s.add(b)
+		}
+	}
+	for _, o := range s.owed {
 		s.Release(o.t)
 	}
 	s.owed = s.owed[:0]
+}
+
+// add gives the sums to the record.
+func (s *Stream) add(b []byte) {
+	for _, o := range s.owed {
+		row := make([]float32, o.t.Cols)
+		for range o.t.Rows {
+			for c := range row {
+				row[c] = math.Float32frombits(word(b, c))
+			}
+			o.add(row)
+			b = b[4*o.t.Cols:]
+		}
+	}
 }
 
 // SetScalars starts a step's record; the clock of its phases starts with PhaseData.

@@ -23,6 +23,7 @@ import (
 
 	"apr/device"
 	"apr/device/vulkan/driver"
+	"apr/device/vulkan/kernel"
 	"apr/internal/atomicfile"
 	"apr/tensor"
 )
@@ -41,6 +42,7 @@ type Options struct {
 type Device struct {
 	adapter Adapter
 	limit   int64 // bytes of a binding
+	wide    bool  // products take wide tiles: LLVM compiles these for minutes, so that programs do without
 	dev     *driver.Device
 	cache   string // file of compiled pipelines; empty: none
 
@@ -91,6 +93,7 @@ func Open(o Options) (*Device, error) {
 	}
 	d := &Device{adapter: a, limit: a.Limits.Binding, pipelines: map[string]*driver.Pipeline{},
 		unused: map[int64][]place{}}
+	d.wide = !a.ByName && a.Limits.Invocations >= kernel.WideLanes && a.Limits.Shared >= kernel.WideShared
 	if o.Binding > 0 {
 		d.limit = min(d.limit, o.Binding)
 	}

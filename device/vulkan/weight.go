@@ -65,7 +65,7 @@ func (d *Device) Weight(spec device.WeightSpec) (device.Weight, error) {
 		p := &w.parts[i]
 		words := kernel.Words(p.Form, w.cols)
 		p.Data = kernel.Mat{Buf: b, At: at, Rows: p.Rows, Cols: words, Row: words}
-		at += p.Rows * words
+		at = evenly(at + p.Rows*words)
 		if err := d.load(p, spec.Parts[i]); err != nil {
 			d.mu.Lock()
 			err = d.finishLoading(err)
@@ -78,6 +78,9 @@ func (d *Device) Weight(spec device.WeightSpec) (device.Weight, error) {
 	}
 	return w, nil
 }
+
+// evenly rounds words up, so that kernels may read the first four of a part at once.
+func evenly(words int) int { return (words + 3) &^ 3 }
 
 // finishLoading lets the copies of a weight that could not be read end before its memory is given back.
 func (d *Device) finishLoading(err error) error {
@@ -118,7 +121,7 @@ func (d *Device) layOut(spec device.WeightSpec) (*weight, error) {
 				"a row of %d values is longer than the %d bytes that a binding of %s spans", p.Cols, d.limit, d.adapter.Name).
 				At("tensor %q", info.Name).WithHint("--backend cpu works everywhere").WithID("E-VULKAN-043")
 		}
-		w.bytes += 4 * int64(words) * int64(p.Rows)
+		w.bytes = 4*int64(evenly(int(w.bytes/4))) + 4*int64(words)*int64(p.Rows)
 		w.parts = append(w.parts, p)
 	}
 	return w, nil

@@ -28,10 +28,36 @@ func Words(form string, n int) int {
 	return n
 }
 
+// rowColumns are of how many columns rows of a form must have a multiple for a product with one row; 0: there is none.
+var rowColumns = map[string]int{"f32": 4, "bf16": 8, "q8_0": 32, "q4_k": 256, "q6_k": 256}
+
+// byVectors reports whether the product of w with one row x has a kernel of its own: these read four elements at once.
+func (w Weight) byVectors(x Mat) bool {
+	step := rowColumns[w.Form]
+	return step > 0 && w.Cols%step == 0 && x.At%4 == 0 && w.Data.At%4 == 0 && (w.Data.Row%4 == 0 || w.Form[0] == 'q')
+}
+
 const (
-	tile    = 64
-	fewRows = 8 // products of up to so many rows are sums by gemv
+	tile     = 64
+	wideTile = 128
+	fewRows  = 8 // products of up to so many rows are sums by gemv
 )
+
+// What the kernels with wide tiles need of an adapter.
+const (
+	WideLanes  = 256
+	WideShared = 2 * 528 * 16 // bytes
+)
+
+// product launches a product with tiles as wide as the device takes, of m×n results. Both kernels add in the
+// same order.
+func product(q Queue, kernel string, m, n int, bind []Mat, args []uint32) {
+	side, prefix := tile, "gemm_"
+	if q.Wide() {
+		side, prefix = wideTile, "wide_"
+	}
+	q.Launch(Launch{prefix + kernel, bind, args, ceil(m, side) * ceil(n, side)})
+}
 
 // MatMul: y = x·Wᵀ + bias, or added to y, over the first y.Cols rows of w.
 func MatMul(q Queue, y, x Mat, w Weight, bias Mat, add bool) {
@@ -50,12 +76,15 @@ func MatMul(q Queue, y, x Mat, w Weight, bias Mat, add bool) {
 func matMul(q Queue, y, x Mat, w Weight, bias Mat, add bool) {
 	m, n, bind := uint32(y.Rows), uint32(y.Cols), []Mat{y, x, w.Data, bias}
 	cols := uint32(w.Cols)
+	if y.Rows == 1 && w.byVectors(x) {
+		q.Launch(Launch{"row_" + w.Form, bind, []uint32{n, cols, b(add), b(!bias.IsZero())}, ceil(y.Cols, 8)})
+		return
+	}
 	if y.Rows <= fewRows {
 		q.Launch(Launch{"gemv_" + w.Form, bind, []uint32{m, n, cols, b(add), b(!bias.IsZero())}, ceil(y.Cols, 8)})
 		return
 	}
-	q.Launch(Launch{"gemm_nt_" + w.Form, bind, []uint32{m, n, cols, b(add), b(!bias.IsZero())}, ceil(y.Rows,
-		tile) * ceil(y.Cols, tile)})
+	product(q, "nt_"+w.Form, y.Rows, y.Cols, bind, []uint32{m, n, cols, b(add), b(!bias.IsZero())})
 }
 
 // InputGrad: dx = dy·W, or added to dx, over the first dy.Cols rows of w.
@@ -71,8 +100,8 @@ func InputGrad(q Queue, dx, dy Mat, w Weight, add bool) {
 		part, more := w.Range(wlo, whi), add || wlo > 0
 		byRows(q, dx.Rows, func(lo, hi int) {
 			y, x := dx.Range(lo, hi), dy.Range(lo, hi).Columns(wlo, whi)
-			q.Launch(Launch{"gemm_nn_" + w.Form, []Mat{y, x, part.Data},
-				[]uint32{uint32(y.Rows), uint32(y.Cols), uint32(whi - wlo), b(more)}, ceil(y.Rows, tile) * ceil(y.Cols, tile)})
+			product(q, "nn_"+w.Form, y.Rows, y.Cols, []Mat{y, x, part.Data},
+				[]uint32{uint32(y.Rows), uint32(y.Cols), uint32(whi - wlo), b(more)})
 		}, dx, dy)
 	}, w.Data)
 }
@@ -85,8 +114,8 @@ func WeightGrad(q Queue, dw, dy, x Mat) {
 	byRows(q, dw.Rows, func(wlo, whi int) {
 		part := dw.Range(wlo, whi)
 		byRows(q, dy.Rows, func(lo, hi int) {
-			q.Launch(Launch{"gemm_tn", []Mat{part, dy.Range(lo, hi).Columns(wlo, whi), x.Range(lo, hi)},
-				[]uint32{uint32(part.Rows), uint32(part.Cols), uint32(hi - lo)}, ceil(part.Rows, tile) * ceil(part.Cols, tile)})
+			product(q, "tn", part.Rows, part.Cols, []Mat{part, dy.Range(lo, hi).Columns(wlo, whi), x.Range(lo, hi)},
+				[]uint32{uint32(part.Rows), uint32(part.Cols), uint32(hi - lo)})
 		}, dy, x)
 	}, dw)
 }

@@ -3,7 +3,8 @@
 // Queue.
 //
 // The SPIR-V in spirv/ is made from the .wgsl files by `make kernels`, compressed and embedded; manifest.json there
-// says from which bytes. How a .wgsl file becomes a kernel says package manifest. Every group has 64 lanes.
+// says from which bytes. How a .wgsl file becomes a kernel says package manifest. A group has 64 lanes, or 256
+// in products with wide tiles.
 //
 // Elements are 32 bits: float32 values, int32 ids, or the words of stored weights. A launch binds pieces of memory
 // that are no longer than Queue.Limit; operations on larger matrices are split by rows.
@@ -82,6 +83,8 @@ type Queue interface {
 	Limit() int
 	// Scratch returns a dense matrix with undefined content, which is the caller's until its operation ends.
 	Scratch(rows, cols int) Mat
+	// Wide reports whether products take wide tiles.
+	Wide() bool
 	// Faults is where kernels note ids that no row has: four words.
 	Faults() Mat
 }

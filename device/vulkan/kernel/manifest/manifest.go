@@ -5,12 +5,12 @@
 //
 //	//apr:kernel y:rw x:r ids:r:i32 | rows:u32 eps:f32
 //
-// from which Source makes the declarations: for each binding NAME a storage array of 32-bit elements (f32 unless the
-// line says u32 or i32), and push constants args with groups, NAME_at and NAME_row of each binding (the place of its
-// first element and the elements between two rows), then the arguments. The file has a function run(group, lane),
-// which each of 64 lanes of `groups` thread groups calls. Lines //apr:include NAME ... put part_NAME.wgsl or
-// NAME.wgsl before it, and a line //apr:variants A B makes kernels FILE_A and FILE_B, with $variant in included names
-// replaced.
+// from which Source makes the declarations: for each binding NAME a storage array of 32-bit elements (f32 unless
+// the line says u32 or i32), and push constants args with groups, NAME_at and NAME_row of each binding (the
+// place of its first element and the elements between two rows), then the arguments. The file has a function
+// run(group, lane), which each of 64 lanes, or as many as a line //apr:lanes N says, of `groups` thread groups
+// calls. Lines //apr:include NAME ... put part_NAME.wgsl or NAME.wgsl before it, and a line //apr:variants A B
+// makes kernels FILE_A and FILE_B, with $variant in included names replaced.
 package manifest
 
 import (
@@ -18,6 +18,7 @@ import (
 	"io/fs"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -33,6 +34,7 @@ type Kernel struct {
 	Name     string   `json:"name"`
 	Bindings []string `json:"bindings"`
 	Args     []string `json:"args"`          // what follows groups and the places of the bindings
+	Lanes    int      `json:"lanes"`         // of a group
 	Source   string   `json:"source_sha256"` // of the whole WGSL text
 	Hash     string   `json:"spirv_sha256"`
 	Bytes    int      `json:"spirv_bytes"`
@@ -50,10 +52,11 @@ type Text struct {
 var (
 	declaration = regexp.MustCompile(`(?m)^//apr:kernel (.*)\n`)
 	variants    = regexp.MustCompile(`(?m)^//apr:variants (.*)\n`)
+	lanes       = regexp.MustCompile(`(?m)^//apr:lanes (64|128|256)\n`)
 	includes    = regexp.MustCompile(`(?m)^//apr:include (.*)\n`)
 )
 
-// Lanes is the size of every thread group.
+// Lanes is the size of a thread group, unless its kernel says otherwise.
 const Lanes = 64
 
 // Sources returns the texts of all kernels of a folder, in order of name.
@@ -97,6 +100,10 @@ func source(dir fs.FS, name, kind, text string) (t Text, err error) {
 	if kind != "" {
 		t.Name += "_" + kind
 	}
+	t.Lanes = Lanes
+	if m := lanes.FindStringSubmatch(text); m != nil {
+		t.Lanes, _ = strconv.Atoi(m[1]) // a number, as the expression says
+	}
 	var b strings.Builder
 	if err := t.declare(&b, lines[0][1]); err != nil {
 		return t, err
@@ -112,7 +119,7 @@ fn main(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) at: v
   let group = at.x + at.y * of.x;
   if (group < args.groups) { run(group, lane); }
 }
-`, Lanes)
+`, t.Lanes)
 	t.Source = b.String()
 	return t, nil
 }
@@ -177,5 +184,8 @@ func include(b *strings.Builder, dir fs.FS, text, kind string, seen map[string]b
 
 // strip removes the directives.
 func strip(text string) string {
-	return includes.ReplaceAllString(variants.ReplaceAllString(declaration.ReplaceAllString(text, ""), ""), "")
+	for _, directive := range []*regexp.Regexp{declaration, variants, lanes, includes} {
+		text = directive.ReplaceAllString(text, "")
+	}
+	return text
 }

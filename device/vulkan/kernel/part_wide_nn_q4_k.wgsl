@@ -1,0 +1,1 @@
+//apr:include weight_q4_k wide_nn_runs

@@ -1,0 +1,1 @@
+//apr:include weight_q6_k wide_nn_runs

@@ -1,0 +1,1 @@
+//apr:include weight_bf16 wide_nt_runs

@@ -1,0 +1,1 @@
+//apr:include weight_f16 wide_nt_runs

@@ -1,0 +1,1 @@
+//apr:include weight_q8_0 wide_nt_runs
