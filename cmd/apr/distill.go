@@ -251,8 +251,8 @@ func (o *distillOptions) unbuilt(s cli.Settings) error {
 		asked bool
 		what  string
 	}{
-		{o.GPUs != "1", "--gpus " + o.GPUs +
-			": several GPUs, which need libnccl.so.2; --backend cpu --world-size trains with several processes"},
+		{o.GPUs != "1" && (o.precomputes() || o.writes() || o.Plan),
+			"--gpus " + o.GPUs + " for anything but training; --stage precompute is shared among processes by --shard"},
 		{o.TeacherRanks > 0, "--teacher-ranks: ranks that only teach"},
 		{o.WorldSize > 1 && o.precomputes(), "--stage precompute with --world-size: --shard shares it among processes"},
 	} {

@@ -85,9 +85,9 @@ func (p *planOptions) run(ctx context.Context, e *cli.Env) (cli.Result, error) {
 	if _, err := rank(e); err != nil {
 		return nil, err
 	}
-	if p.WorldSize > 1 {
-		return nil, fault.New(fault.Unavailable,
-			"not built yet: a plan with --world-size: a rank needs what one process needs")
+	if p.WorldSize > 1 || p.GPUs != "1" {
+		return nil, fault.New(fault.Unavailable, "not built yet: a plan with --world-size or --gpus").
+			WithHint("a rank needs what one process needs; --cluster FILE simulates many GPUs")
 	}
 	if p.noProbe && p.Probe && e.Settings.Given("probe") && !e.Settings.Over("no-probe", "probe") {
 		return nil, fault.New(fault.Usage, "--probe on and --no-probe contradict each other")

@@ -28,6 +28,7 @@ const (
 	startedVariable    = "APR_RANK_STARTED"    // set in ranks that rank 0 has started: they start none
 	secretVariable     = "APR_RANK_SECRET"     // what ranks prove to know to each other
 	generationVariable = "APR_RANK_GENERATION" // how often the run was started again
+	deviceVariable     = "APR_RANK_DEVICE"     // GPU of a rank that rank 0 has started, whatever --device says
 )
 
 // party is the group of ranks that this process belongs to.
@@ -38,10 +39,13 @@ type party struct {
 	secret      []byte
 	generation  int
 	least, most int // of --elastic
+	local       int // ranks of this machine that this process starts, with itself as the first; 0: all there are
+	firstDevice int // GPU of this process, if it starts others: each has the next one
 	sameBits    bool
 	wait        time.Duration
 	silence     time.Duration
 
+	shared   *folder  // of file://DIR
 	alone    standing // of a process of its own
 	folder   string   // of a rank above 0: its run directory, which goes when it ends
 	listener net.Listener
@@ -64,7 +68,8 @@ func (o *distillOptions) saysOfRanks() string {
 
 // party finds out which of how many ranks this process is: by its flags, else by what a launcher says.
 func (o *distillOptions) party(e *cli.Env) (*party, error) {
-	p := &party{world: 1, wait: o.RendezvousTimeout, sameBits: o.Deterministic == "world", silence: silenceLimit}
+	p := &party{world: 1, firstDevice: o.Device, wait: o.RendezvousTimeout, sameBits: o.Deterministic == "world",
+		silence: silenceLimit}
 	if o.StallTimeout > 0 {
 		p.silence = min(p.silence, o.StallTimeout)
 	}
@@ -72,12 +77,15 @@ func (o *distillOptions) party(e *cli.Env) (*party, error) {
 	if p.least, p.most, err = o.elastic(); err != nil {
 		return nil, err
 	}
-	if o.Rank < 0 && o.WorldSize == 0 && o.Rendezvous == "" {
-		if o.Backend == "cpu" {
-			if done, err := p.launched(e); done || err != nil {
-				return p, err
-			}
+	if o.Rank < 0 && o.WorldSize == 0 && o.Rendezvous == "" && o.joins() {
+		if done, err := p.launched(e, o); done || err != nil {
+			return p, err
 		}
+	}
+	if err := errors.Join(o.takeDevice(e), o.takeGPUs(e)); err != nil {
+		return nil, err
+	}
+	if o.Rank < 0 && o.WorldSize == 0 && o.Rendezvous == "" {
 		p.alone, err = rank(e)
 		return p, err
 	}
@@ -104,10 +112,16 @@ func (o *distillOptions) party(e *cli.Env) (*party, error) {
 	p.rank, p.world, p.rendezvous, p.by = max(0, o.Rank), o.WorldSize, o.Rendezvous, "--rank and --world-size"
 	if local {
 		p.by = "--world-size, which starts the others"
+		if o.GPUs != "1" {
+			p.by = "--gpus " + o.GPUs + ", which starts the others"
+		}
 	}
 	if p.world == 1 {
 		p.rendezvous = ""
 		return p, nil
+	}
+	if local {
+		p.local = p.world
 	}
 	p.secret = []byte(e.Getenv(secretVariable))
 	if g := e.Getenv(generationVariable); g != "" {
@@ -117,8 +131,11 @@ func (o *distillOptions) party(e *cli.Env) (*party, error) {
 		}
 		p.generation = int(n)
 	}
-	if strings.HasPrefix(p.rendezvous, "file:") {
-		return nil, fault.New(fault.Unavailable, "not built yet: --rendezvous %s; HOST:PORT is", p.rendezvous)
+	if folder, ok := strings.CutPrefix(p.rendezvous, "file:"); ok {
+		if p.shared, err = newFolder(folder); err != nil {
+			return nil, err
+		}
+		return p, nil
 	}
 	if p.rendezvous != "" && len(p.secret) == 0 {
 		return nil, fault.In(fault.Usage, secretVariable,
@@ -131,10 +148,18 @@ func (o *distillOptions) party(e *cli.Env) (*party, error) {
 // launched makes this process a rank of those that a launcher has started, and reports whether one has. Ranks that
 // meet by a launcher's variables know no secret but APR_RANK_SECRET: without it the name of the job keeps other jobs
 // out, and nobody who knows that name.
-func (p *party) launched(e *cli.Env) (bool, error) {
+func (p *party) launched(e *cli.Env, o *distillOptions) (bool, error) {
 	m, err := launcher.Meet(e.Getenv)
-	if err != nil || m.World < 2 {
+	switch {
+	case err != nil:
 		return false, err
+	case m.Nodes > 0:
+		return p.onMachine(e, o, m)
+	case m.World < 2:
+		return false, nil
+	}
+	if o.GPUs != "1" {
+		e.Log.Info("--gpus " + o.GPUs + ": " + m.By + " has started the ranks")
 	}
 	p.rank, p.world, p.by, p.rendezvous, p.generation = m.Rank, m.World, m.By, m.Addr, m.Generation
 	if p.secret = []byte(e.Getenv(secretVariable)); len(p.secret) == 0 {
@@ -142,6 +167,41 @@ func (p *party) launched(e *cli.Env) (bool, error) {
 	}
 	return true, nil
 }
+
+// onMachine makes this process the first of a machine's ranks, which it starts: the launcher has started this command
+// once on each machine.
+//
+//	rank = machine · ranks of each, world = machines · ranks of each
+func (p *party) onMachine(e *cli.Env, o *distillOptions, m launcher.Meeting) (bool, error) {
+	each := m.PerNode
+	if each == 0 {
+		if o.Backend == "cpu" {
+			return false, fault.New(fault.Usage, "%s says one rank for each GPU, beside --backend cpu", m.By).
+				WithHint("give a number of ranks").WithID("E-RANKS-043")
+		}
+		n, err := o.gpusHere()
+		if n == 0 {
+			return false, fault.New(fault.Unavailable, "%s says one rank for each GPU: this machine has none", m.By).
+				Because(err).WithID("E-RANKS-042")
+		}
+		each = n
+	}
+	if o.GPUs != "1" {
+		e.Log.Info("--gpus " + o.GPUs + ": " + m.By + fmt.Sprintf(" says %d ranks for each machine", each))
+	}
+	if p.world = m.Nodes * each; p.world == 1 {
+		return false, nil
+	}
+	p.rank, p.local, p.by, p.rendezvous = m.Node*each, each, m.By, m.Addr
+	if p.secret = []byte(e.Getenv(secretVariable)); len(p.secret) == 0 {
+		p.secret = []byte(m.Job)
+	}
+	return true, nil
+}
+
+// joins reports whether a launcher's variables make this process one of several ranks: not where the device is not
+// known before it is opened.
+func (o *distillOptions) joins() bool { return o.Backend == "cpu" }
 
 // silenceLimit is how long a rank may be silent before it counts as lost, unless --stall-timeout is less.
 const silenceLimit = 30 * time.Second
@@ -177,7 +237,15 @@ func (p *party) open(e *cli.Env) (err error) {
 	e.Log.Info(fmt.Sprintf("ranks: rank %d of %d by %s", p.rank, p.world, p.by))
 	switch {
 	case p.rank > 0:
-		p.folder, err = os.MkdirTemp("", "apr-rank-")
+		if p.folder, err = os.MkdirTemp("", "apr-rank-"); err != nil {
+			return err
+		}
+		if p.shared != nil {
+			return p.shared.arrive(p.rank)
+		}
+		return p.startOthers(e)
+	case p.shared != nil:
+		p.listener, p.secret, err = p.shared.open(p.generation)
 		return err
 	case p.rendezvous == "":
 		return p.fork(e)
@@ -186,11 +254,21 @@ func (p *party) open(e *cli.Env) (err error) {
 		return fault.New(fault.Network, "--rendezvous %s: rank 0 cannot listen there", p.rendezvous).Because(err).
 			WithHint("name an address of this machine and a port that is free").WithID("E-RANKS-033")
 	}
-	return nil
+	return p.startOthers(e)
 }
 
-// fork begins to listen on a free port of this machine and starts the other ranks, which share the processors with
-// this one.
+// startOthers starts the other ranks of this machine, which share its processors with this one.
+func (p *party) startOthers(e *cli.Env) (err error) {
+	if p.local < 2 {
+		return nil
+	}
+	threads := max(1, runtime.GOMAXPROCS(0)/p.local)
+	p.children, err = startRanks(e, p, threads)
+	runtime.GOMAXPROCS(threads)
+	return err
+}
+
+// fork begins to listen on a free port of this machine and starts the other ranks.
 func (p *party) fork(e *cli.Env) (err error) {
 	if p.listener, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
 		return fault.New(fault.Network, "no port to meet the other ranks at").Because(err)
@@ -199,10 +277,8 @@ func (p *party) fork(e *cli.Env) (err error) {
 	_, _ = rand.Read(secret) // never fails
 	p.secret = []byte(hex.EncodeToString(secret))
 	p.rendezvous = p.listener.Addr().String()
-	threads := max(1, runtime.GOMAXPROCS(0)/p.world)
-	p.children, err = startRanks(e, p, threads)
-	runtime.GOMAXPROCS(threads)
-	return err
+	p.local = p.world
+	return p.startOthers(e)
 }
 
 // config says of a run's configuration what is known before the ranks meet.
@@ -229,10 +305,12 @@ func (p *party) configure(c *distill.Config, joined func(collective.Comm)) {
 
 // meet joins the other ranks.
 func (p *party) meet(ctx context.Context, fields []collective.Field) (collective.Comm, error) {
-	host, _ := os.Hostname() // for messages
 	h := collective.Hello{Rank: p.rank, World: p.world, Generation: p.generation, Fields: fields,
-		Who: fmt.Sprintf("%s, process %d", host, os.Getpid())}
+		Who: who()}
 	o := collective.Options{Secret: p.secret, Wait: p.wait, Silence: p.silence}
+	if p.shared != nil {
+		return p.shared.meet(ctx, p.listener, h, o)
+	}
 	if p.rank > 0 {
 		return collective.Join(ctx, func(ctx context.Context) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "tcp", p.rendezvous)
@@ -261,6 +339,9 @@ func (p *party) close(dog *watch.Watchdog) {
 			patience = patienceWithRanks
 		}
 		p.children.end(patience, func() { dog.Doing("waiting for the other ranks to end") })
+	}
+	if p.shared != nil {
+		p.shared.leave(p.rank)
 	}
 	if p.folder != "" {
 		_ = os.RemoveAll(p.folder) // what is left of it is in the folder for temporary files

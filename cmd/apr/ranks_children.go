@@ -53,7 +53,7 @@ func (t *lastWordsOf) String() string {
 	return strings.TrimSpace(string(t.text))
 }
 
-// startRanks starts ranks 1 and up with the command line of this process.
+// startRanks starts the ranks of this machine after this one, with the command line of this process.
 func startRanks(e *cli.Env, p *party, threads int) (*startedRanks, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -64,13 +64,14 @@ func startRanks(e *cli.Env, p *party, threads int) (*startedRanks, error) {
 			supervise.Variable+"=")
 	})
 	c := &startedRanks{}
-	for r := 1; r < p.world; r++ {
+	for i := 1; i < p.local; i++ {
+		r := p.rank + i
 		k := &startedRank{rank: r, cmd: exec.Command(self, e.Command[1:]...), ended: make(chan struct{})}
 		k.cmd.Args[0] = os.Args[0]
 		k.cmd.Env = append(slices.Clone(environ), fmt.Sprintf("APR_DISTILL_RANK=%d", r),
 			fmt.Sprintf("APR_DISTILL_WORLD_SIZE=%d", p.world),
 			"APR_DISTILL_RENDEZVOUS="+p.rendezvous, startedVariable+"=1", secretVariable+"="+string(p.secret),
-			fmt.Sprintf("GOMAXPROCS=%d", threads))
+			fmt.Sprintf("%s=%d", deviceVariable, p.firstDevice+i), fmt.Sprintf("GOMAXPROCS=%d", threads))
 		k.cmd.Stderr = &k.tail
 		if err := k.cmd.Start(); err != nil {
 			c.end(0, func() {})

@@ -79,7 +79,10 @@ var sources = []source{
 	{by: "a job across clusters", rank: "GLOBAL_RANK", world: "GLOBAL_WORLD_SIZE",
 		times: "WORLD_SIZE", pair: true, machines: true},
 	{by: "torchrun", rank: "RANK", world: "WORLD_SIZE", localRank: "LOCAL_RANK", localWorld: "LOCAL_WORLD_SIZE", port: "MASTER_PORT", master: "MASTER_ADDR", localAlone: true},
-	{by: "torchrun's PET variables", nodes: "PET_NNODES", perNode: "PET_NPROC_PER_NODE", nodeRank: "PET_NODE_RANK", port: "PET_MASTER_PORT", master: "PET_MASTER_ADDR"},
+	{by: petVariables, nodes: "PET_NNODES", perNode: "PET_NPROC_PER_NODE", nodeRank: "PET_NODE_RANK",
+		port: "PET_MASTER_PORT", master: "PET_MASTER_ADDR"},
+	{by: indexedJob, nodes: jobPods, perNode: jobRanks, nodeRank: podIndex, port: jobPort,
+		master: jobMaster, only: jobPods},
 	{by: "Open MPI", rank: "OMPI_COMM_WORLD_RANK", world: "OMPI_COMM_WORLD_SIZE", localRank: "OMPI_COMM_WORLD_LOCAL_RANK", localWorld: "OMPI_COMM_WORLD_LOCAL_SIZE"},
 	{by: "MVAPICH", rank: "MV2_COMM_WORLD_RANK", world: "MV2_COMM_WORLD_SIZE", localRank: "MV2_COMM_WORLD_LOCAL_RANK", localWorld: "MV2_COMM_WORLD_LOCAL_SIZE"},
 	{by: "MVAPICH 3", rank: "MVP_COMM_WORLD_RANK", world: "MVP_COMM_WORLD_SIZE", localRank: "MVP_COMM_WORLD_LOCAL_RANK", localWorld: "MVP_COMM_WORLD_LOCAL_SIZE"},
@@ -146,7 +149,7 @@ var sources = []source{
 	{by: "a job of machines", rank: "MACHINE_RANK", world: "NUM_MACHINES", pair: true, machines: true},
 }
 
-// names returns the variables that s reads.
+// names returns the variables that s reads, but for the index of a pod, which alone says nothing of ranks.
 func (s source) names() []string {
 	all := []string{s.rank, s.world, s.localRank, s.localWorld, s.nodes, s.perNode, s.nodeRank, s.master, s.port}
 	all = append(all, s.cluster, s.hosts, s.host, s.role, s.job, s.pods, s.entries)
@@ -155,7 +158,7 @@ func (s source) names() []string {
 	}
 	all = append(all, s.lists...)
 	all = append(all, s.jobs...)
-	return slices.DeleteFunc(all, func(n string) bool { return n == "" })
+	return slices.DeleteFunc(all, func(n string) bool { return n == "" || n == podIndex })
 }
 
 // Names returns all variables that are read, each once.

@@ -18,6 +18,32 @@ type Meeting struct {
 	Addr       string // HOST:PORT of rank 0
 	Job        string // what tells this job from others; every rank knows it, and it is no secret
 	Generation int    // how often the launcher has started the job again
+
+	// Of a launcher that starts this command once on each machine, which starts the machine's ranks itself: the number
+	// of machines, this one's, and the ranks of each; PerNode 0: one for each GPU. Rank and World are then not set.
+	// Addr is empty for one machine. Nodes 0: the launcher has started every rank.
+	Nodes, Node, PerNode int
+}
+
+// Launchers that start the command once on each machine.
+const (
+	petVariables = "torchrun's PET variables"
+	indexedJob   = "an Indexed Job"
+)
+
+// Variables that the manifest of an Indexed Job sets: Kubernetes gives a pod its number and not how many there are.
+const (
+	jobPods   = "APR_JOB_PODS"
+	jobRanks  = "APR_JOB_RANKS"
+	jobMaster = "APR_JOB_MASTER"
+	jobPort   = "APR_JOB_PORT"
+)
+
+// JobVariables are the variables of an Indexed Job's pods as NAME=VALUE: how many pods there are, the ranks of each,
+// and the host name and port of pod 0.
+func JobVariables(pods, ranks int, master string, port int) []string {
+	return []string{fmt.Sprintf("%s=%d", jobPods, pods), fmt.Sprintf("%s=%d", jobRanks, ranks),
+		jobMaster + "=" + master, fmt.Sprintf("%s=%d", jobPort, port)}
 }
 
 // Meet is Check for a command that can be one of several ranks. Of those that torchrun, a Slurm step and Open MPI have
@@ -27,10 +53,14 @@ type Meeting struct {
 // Under torchrun rank 0 listens at MASTER_ADDR:MASTER_PORT, or at the next port where the agent of torchrun is at this
 // one already (TORCHELASTIC_USE_AGENT_STORE). In a Slurm step it listens on the first host of SLURM_STEP_NODELIST, at
 // the first of SLURM_STEP_RESV_PORTS, or a port that follows from job and step. Open MPI says no address: all ranks
-// are on one machine, or MASTER_ADDR is set.
+// are on one machine, or MASTER_ADDR is set. PET variables and those of an Indexed Job's manifest number machines; no
+// agent is there, so that rank 0 listens at the port itself.
 func Meet(getenv func(string) string) (m Meeting, err error) {
 	m.Place, _, err = stand(getenv)
 	if err != nil {
+		return m, err
+	}
+	if done, err := m.machines(getenv); done || err != nil {
 		return m, err
 	}
 	if m.World < 2 {
@@ -49,6 +79,56 @@ func Meet(getenv func(string) string) (m Meeting, err error) {
 	}
 	return m, err
 }
+
+// machines is the meeting of a launcher that starts the command once on each machine, if one has: not where an inner
+// launcher has started the ranks already, nor where there is one machine with one rank.
+func (m *Meeting) machines(getenv func(string) string) (bool, error) {
+	if m.By == "" && getenv(jobMaster) != "" && getenv(jobPods) == "" {
+		m.By = indexedJob
+		return false, m.refuse(fault.In(fault.Usage, jobPods, "is not set: a Job gives its pods a number, and not how "+
+			"many there are"))
+	}
+	i := slices.IndexFunc(sources, func(s source) bool { return s.by == m.By && s.nodes != "" })
+	if i < 0 || m.By != petVariables && m.By != indexedJob {
+		return false, nil
+	}
+	s := sources[i]
+	nodes, each := getenv(s.nodes), getenv(s.perNode)
+	if nodes == "" || strings.Contains(nodes, ":") {
+		return false, nil // an instruction to a torchrun that is not there, or an elastic one
+	}
+	m.Nodes, _ = number(s.nodes, nodes) // read before
+	switch each {
+	case "":
+		m.PerNode = 1
+	case "auto", "gpu":
+	case "cpu", "xpu":
+		return false, m.refuse(fault.In(fault.Unavailable, s.perNode, "not built: %s; give a number, or gpu", each))
+	default:
+		m.PerNode, _ = number(s.perNode, each)
+	}
+	if m.Nodes == 1 && m.PerNode == 1 {
+		m.Nodes, m.PerNode = 0, 0
+		return false, nil
+	}
+	if m.Nodes == 1 {
+		m.Notes = nil // that these processes were not started
+		return true, nil
+	}
+	for _, name := range []string{s.nodeRank, s.master} {
+		if getenv(name) == "" {
+			return false, m.refuse(fault.In(fault.Usage, name, "is not set: %s says that there are %d machines, and not %s",
+				s.nodes, m.Nodes, map[string]string{s.nodeRank: "which one this is", s.master: "where they meet"}[name]))
+		}
+	}
+	m.Node, _ = number(s.nodeRank, getenv(s.nodeRank))
+	m.Job = m.By + " " + getenv(s.master)
+	m.Addr = net.JoinHostPort(getenv(s.master), cmp.Or(getenv(s.port), defaultPort))
+	return true, nil
+}
+
+// defaultPort is torchrun's.
+const defaultPort = "29500"
 
 // missing is the fault of a launcher that does not say enough.
 func (m *Meeting) missing(name string) error {
