@@ -36,6 +36,7 @@ type StepOptions struct {
 	Progress           func(done, total int)
 	SearchEvery        int             // of a student in blocks, see distill.Quantize; 0: once
 	Loss               device.LossSpec // the zero spec: Loss
+	GroupRows          int             // sequences that go through the teacher at a time; 0: teacher.GroupRows
 }
 
 // Step is what was measured of a step, in milliseconds.
@@ -80,7 +81,8 @@ func steps(ctx context.Context, s device.Stream, student *model.Model, big *mode
 	defer tr.Free()
 	tr.Loss.Spec, tr.Loss.Vocab = cmp.Or(o.Loss, Loss), o.Vocab
 	if tr.Loss.Spec.Alpha != 0 {
-		tr.Teacher = &teacher.Resident{Model: big, Group: teacher.GroupRows(student.Device().Info(), o.SeqLen)}
+		group := cmp.Or(o.GroupRows, teacher.GroupRows(student.Device().Info(), o.SeqLen))
+		tr.Teacher = &teacher.Resident{Model: big, Group: group}
 	}
 	tr.Cut(o.Setting)
 	tr.Optimizer = optim.Optimizer{

@@ -32,6 +32,7 @@ type benchOptions struct {
 	chunkRows, microRows, peakSize int
 	teacherBackend, teacherGEMM    string
 	teacherExperts                 string
+	teacherRows                    int     // that go through a layer at a time, as planned; 0: any
 	percentiles                    string  // numbers with commas between
 	quantize                       string  // scheme of random weights; empty: bfloat16, or what the teacher's backend needs
 	memory                         float64 // GiB
@@ -76,8 +77,11 @@ func benchCommand() *cli.Command {
 			{Name: "memory", Value: cli.Float(&o.memory, 0).Above(0), Default: "all free memory", Help: "limit of device memory for the step, in GiB"},
 			{Name: "micro-rows", Value: cli.Int(&o.microRows, 0).AtLeast(1), Default: "the planner's choice", Help: "cut the step into micro-batches of this many rows"},
 			{Name: "recompute", Value: cli.Enum(&o.recompute, "auto", "auto", "none", "norms", "blocks"), Help: "activation checkpointing: what the backward pass recomputes"},
-			{Name: "teacher-backend", Value: cli.Enum(&o.teacherBackend, "cublas", "cublas", "q4k"), Help: "how a GPU computes the teacher: cublas expands its matrices, q4k keeps blocks (random weights are then Q4_K_M)"},
-			{Name: "quantize", Value: cli.Enum(&o.quantize, "", "q4_k_m", "q4k", "q6k", "q8_0"), Default: "bf16, or q4_k_m for the teacher backend q4k", Help: "type of the random weights"},
+			{Name: "teacher-backend", Value: cli.Enum(&o.teacherBackend, "cublas", "cublas", "q4k", "stream"),
+				Help: "how a GPU computes the teacher: cublas expands its matrices, q4k keeps blocks, stream fetches " +
+					"layers from page-locked host memory (random weights of both are Q4_K_M)"},
+			{Name: "quantize", Value: cli.Enum(&o.quantize, "", "q4_k_m", "q4k", "q6k", "q8_0"),
+				Default: "bf16, or q4_k_m for the teacher backends q4k and stream", Help: "type of the random weights"},
 			{Name: "teacher-gemm", Value: cli.Enum(&o.teacherGEMM, "bf16", "bf16", "fp8"), Help: "arithmetic of the teacher's matrix products on a GPU"},
 			{Name: "teacher-experts", Value: cli.Enum(&o.teacherExperts, "device", "device", "host"), Help: "where a GPU finds the teacher's experts: in its memory, or in page-locked host memory (with --teacher-backend q4k)"},
 			{Name: "peak-size", Value: cli.Int(&o.peakSize, 0).AtLeast(1), Default: "what fills the device", Help: "measure the device's peak by a square matrix product of this side"},

@@ -135,7 +135,7 @@ func (o *benchOptions) step(ctx context.Context, dev *opened, r *benchResult, st
 	progress, endWatch := watchBusy(dev, o.warmup, progress)
 	options := bench.StepOptions{
 		BatchSize: o.batchSize, SeqLen: o.seqLen, Warmup: o.warmup, Iterations: o.iterations, Setting: p.Setting, Vocab: vocab, Progress: progress,
-		SearchEvery: o.learns.QuantizeSearchEvery, Loss: o.loss(),
+		SearchEvery: o.learns.QuantizeSearchEvery, Loss: o.loss(), GroupRows: o.teacherRows,
 		Started: func(first time.Duration) {
 			r.Start["first step"], r.Start["all"] = milliseconds(first), milliseconds(time.Since(start))
 			if dev.gpu != nil {
@@ -306,7 +306,7 @@ func (o *benchOptions) plan(dev *opened, m benchModels, vocab int) (plan.Plan, e
 	} else if dev.gpu == nil {
 		choice.Recompute = []model.Recompute{model.RecomputeNone}
 	}
-	return o.dryRun(dev, m, vocab).Plan(choice)
+	return o.dryRun(dev, m, vocab).PlanTeacher(choice, &o.teacherRows)
 }
 
 // dryRun describes the step.

@@ -118,7 +118,7 @@ func shapeWays(asked teacher.Backend, cuda bool) ([]teacher.Backend, error) {
 	case !cuda:
 		return []teacher.Backend{teacher.CPU}, nil
 	case asked == teacher.Auto:
-		return []teacher.Backend{teacher.Cublas, teacher.Q4K}, nil
+		return []teacher.Backend{teacher.Cublas, teacher.Q4K, teacher.Stream}, nil
 	}
 	return []teacher.Backend{asked}, nil
 }
@@ -126,7 +126,7 @@ func shapeWays(asked teacher.Backend, cuda bool) ([]teacher.Backend, error) {
 // planShape plans one way. A plan that does not fit comes with an error of kind Memory.
 func planShape(c distill.Config, big, small arch.Config, way teacher.Backend, target func() dry.Target) (*shapePlan, error) {
 	r := &shapePlan{TeacherBackend: way, TeacherTypes: "bf16", BatchSize: c.BatchSize, GradAccum: c.GradAccum, SeqLen: c.SeqLen}
-	if way == teacher.Q4K {
+	if way == teacher.Q4K || way == teacher.Stream {
 		r.TeacherTypes = string(convert.Q4_K_M)
 	}
 	f, err := randomModel(big, r.TeacherTypes)
@@ -153,7 +153,7 @@ func planShape(c distill.Config, big, small arch.Config, way teacher.Backend, ta
 		d.Base, d.SameFile = model.Describe(base), bytes.Equal(big.JSON(), small.JSON())
 	}
 	choice := distill.Choice{BatchSize: c.BatchSize, ChunkRows: c.ChunkRows, Recompute: c.Recompute}
-	step, err := d.Plan(choice)
+	step, err := d.PlanTeacher(choice, &d.GroupRows)
 	if err != nil && fault.KindOf(err) != fault.Memory {
 		return nil, err
 	}
@@ -168,9 +168,18 @@ func planShape(c distill.Config, big, small arch.Config, way teacher.Backend, ta
 	return r, err
 }
 
+// fetches says what comes from the host.
+func (r *shapePlan) fetches() string {
+	if r.Costs.Host == nil {
+		return ""
+	}
+	return ": " + r.Costs.Host.String()
+}
+
 // Text prints the plan.
 func (r *shapePlan) Text(p *cli.Page) {
 	p.Printf("%s\n", r.Memory.Table())
 	p.Pairs("verdict", strings.ReplaceAll(r.Verdict, "_", " "), "device", r.Device, "step", r.Setting,
-		"teacher", fmt.Sprintf("%s, its weights in %s", r.TeacherBackend, r.TeacherTypes), "largest batch", largestBatch(r.LargestBatch))
+		"teacher", fmt.Sprintf("%s, its weights in %s%s", r.TeacherBackend, r.TeacherTypes, r.fetches()),
+		"largest batch", largestBatch(r.LargestBatch))
 }
