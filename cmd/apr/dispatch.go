@@ -29,12 +29,15 @@ func dispatchCommand() *cli.Command {
 			"  ssh    a process on --host\n" +
 			"  slurm  a batch job, which goes back into the queue before its time is up\n" +
 			"  k8s    an Indexed Job\n" +
-			"With --stage precompute, slurm and k8s start --shard-count processes, as an array or an Indexed Job.",
+			"With --stage precompute, slurm and k8s start --shard-count processes, as an array or an Indexed Job. With\n" +
+			"--machines they start the ranks of one run: a step of Slurm, or pods that a headless service names.",
 		Example: "apr dispatch TEACHER --student MODEL -d data.jsonl -o runs/mine\n" +
 			"apr dispatch examples/gosrc/distill.yaml --dry-run\n" +
 			"apr dispatch TEACHER --student MODEL -d data.jsonl --scheduler ssh --host gpu1 --remote-dir work --binary bin/apr\n" +
 			"apr dispatch TEACHER --student MODEL -d data.jsonl --scheduler slurm --backend cuda --memory 80 --time 12h --dry-run\n" +
-			"apr dispatch TEACHER -d data.jsonl --stage precompute -o s3://bucket/prefix --shard-count 20 --scheduler k8s --image r/apr:1 --secret aws --dry-run",
+			"apr dispatch TEACHER -d data.jsonl --stage precompute -o s3://bucket/prefix --shard-count 20 " +
+			"--scheduler k8s --image r/apr:1 --secret aws --dry-run\n" +
+			"apr dispatch TEACHER --student MODEL -d data.jsonl --scheduler k8s --image r/apr:1 --machines 4 --gpus 8 --dry-run",
 		Exits: []fault.Kind{fault.NotFound, fault.Format, fault.Invalid, fault.Load, fault.IO, fault.Inference, fault.Unavailable,
 			fault.Network, fault.HTTP404, fault.UnsafePath, fault.Stopped, fault.Diverged, fault.Hung, fault.Memory},
 		Options: append(ofDistill(ofAnyMachine(d.distillOptions.table())), d.own()...), Nested: distillNested, Advice: distillAdvice, EnvPrefix: "APR_DISTILL_", ConfigArg: true, Stray: strayOfDistill, PrintConfig: true, Complete: d.takeEarlierHere,
@@ -60,6 +63,7 @@ type dispatchOptions struct {
 	phase, falsifier                                          string // as the user says, for the record
 	dryRun, follow                                            bool
 	grace, limit                                              time.Duration
+	machines                                                  int // nodes or pods of one run
 }
 
 func (d *dispatchOptions) own() []cli.Option {
@@ -71,6 +75,8 @@ func (d *dispatchOptions) own() []cli.Option {
 		{Name: "image", Value: cli.String(&d.image, ""), Help: "k8s: container image that holds apr and /bin/sh"},
 		{Name: "claim", Value: cli.String(&d.claim, "apr"), Help: "k8s: PersistentVolumeClaim that holds models, data and runs"},
 		{Name: "secret", Value: cli.String(&d.secret, ""), Help: "k8s: Secret whose keys become variables of the pods, such as AWS_ACCESS_KEY_ID"},
+		{Name: "machines", Value: cli.Int(&d.machines, 1).AtLeast(1),
+			Help: "slurm, k8s: nodes or pods that train together, with --gpus ranks on each, or their part of --world-size"},
 		{Name: "dry-run", Value: cli.Bool(&d.dryRun, false), Help: "show checks, command, script or manifest; start nothing"},
 		{Name: "follow", Value: cli.Bool(&d.follow, false), Help: "print the run's steps until it ends, then exit with its code; local and ssh only"},
 		{Name: "min-disk", Value: cli.Checked(&d.minDisk, "15GB", func(s string) error { _, err := parseSize(s); return err }), Help: "refuse to start with less free disk than this, or than the plan needs"},
@@ -140,6 +146,8 @@ type dispatchRecord struct {
 	Dir          string                  `json:"remote_dir"` // working directory there; RunDir and Log begin with it
 	RunDir       string                  `json:"remote_run_dir"`
 	Log          string                  `json:"remote_log"`
+	Machines     int                     `json:"machines"`      // that train together
+	Ranks        int                     `json:"ranks"`         // of each machine; 0: the command says
 	DispatchedAt *time.Time              `json:"dispatched_at"` // null: it was not
 	PID          *int                    `json:"pid"`
 	JobID        *string                 `json:"job_id"`
@@ -192,6 +200,9 @@ func (d *dispatchOptions) run(ctx context.Context, e *cli.Env) (cli.Result, erro
 		job.RunDir = filepath.Join(job.Dir, job.RunDir)
 	}
 	job.Command, job.Env = d.argv(job.Command[0], c.Output, e)
+	if err := d.spread(e.Settings, c, &job); err != nil {
+		return nil, err
+	}
 	job.Needs = d.needs()
 	if err := job.Check(); err != nil {
 		return nil, err
@@ -373,7 +384,8 @@ func (d *dispatchOptions) startElsewhere(ctx context.Context, e *cli.Env, job di
 // started takes over what the submitting program said.
 func (r *dispatchResult) started(scheduler, said string) error {
 	if scheduler != "ssh" {
-		id, _, _ := strings.Cut(said, ";") // sbatch --parsable: id[;cluster]
+		id, _, _ := strings.Cut(said, ";")          // sbatch --parsable: id[;cluster]
+		id = id[strings.LastIndexByte(id, '\n')+1:] // kubectl says a service first
 		r.JobID = &id
 		return nil
 	}

@@ -170,7 +170,8 @@ func (d *dispatchOptions) record(j dispatch.Job) (*dispatchRecord, error) {
 	r := &dispatchRecord{
 		Ticket: j.Ticket, Phase: cmp.Or(d.phase, diagnose.Unknown), Falsifier: cmp.Or(d.falsifier, diagnose.Unknown), RunName: path.Base(j.RunDir), Scheduler: d.scheduler, Host: host, Command: j.Command, Environment: append([]string{}, j.Env...),
 		Submit: []string{}, Teacher: j.Command[2], StudentInit: flagValue(j.Command, "student") + flagValue(j.Command, "student-config"),
-		passedNumbers: n, Dir: j.Dir, RunDir: inDir(j.RunDir), Log: inDir(j.Log()), Checks: []dispatchCheck{},
+		passedNumbers: n, Machines: max(1, j.Machines), Ranks: j.Ranks,
+		Dir: j.Dir, RunDir: inDir(j.RunDir), Log: inDir(j.Log()), Checks: []dispatchCheck{},
 	}
 	switch d.scheduler {
 	case "local":

@@ -57,6 +57,9 @@ func (d *dispatchOptions) checkParts(s cli.Settings) error {
 		return fault.New(fault.Usage, "--stage precompute needs --output, the folder of the cache there, or s3://bucket/prefix")
 	case s.Given("shard"):
 		return fault.New(fault.Usage, "--shard has no effect with dispatch: the scheduler numbers the processes; --shard-count N says how many")
+	case d.machines > 1:
+		return fault.New(fault.Usage, "--machines has no effect with --stage precompute").
+			WithHint("--shard-count says how many processes there are")
 	case d.ShardCount == 0:
 		return fault.New(fault.Usage, "--stage precompute needs --shard-count, the number of processes to start")
 	}

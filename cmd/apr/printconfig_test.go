@@ -46,7 +46,7 @@ var given = map[string][]string{
 	"plan": {"true"}, "runs-dir": {"/runs"}, "lora": {"true"}, "lora-rank": {"8"}, "lora-alpha": {"16"},
 	"lora-dropout": {"0.5"}, "lora-targets": {"q,k"}, "lora-merge": {"off"}, "adapter": {"/adapter"},
 	// of plan and dispatch
-	"memory": {"24.5"}, "shape": {"7b:0.5b"}, "cluster": {"/c.yaml"}, "max-step-tokens": {"8192"},
+	"memory": {"24.5"}, "shape": {"7b:0.5b"}, "cluster": {"/c.yaml"}, "max-step-tokens": {"8192"}, "machines": {"2"},
 	"no-probe": {"true"}, "scheduler": {"slurm"}, "host": {"me@there"}, "remote-dir": {"/there"},
 	"binary": {"/apr"}, "image": {"r/apr:1"},
 	"claim": {"models"}, "secret": {"aws"}, "dry-run": {"true"}, "follow": {"true"}, "min-disk": {"1 GB"}, "grace": {"2m"}, "time": {"12h"}, "phase": {"4: teach"}, "falsifier": {"FT-X-001"},

@@ -44,7 +44,13 @@ type Job struct {
 	// and may be started again as it is. 0: one run, which goes on where it was cut off.
 	Parts  int
 	Secret string // whose keys are variables of the pods; of Kubernetes
+
+	// Machines are the nodes or pods of one run, with Ranks ranks on each; at most 1: the command starts its ranks itself.
+	Machines, Ranks int
 }
+
+// several reports whether the run has ranks on several machines.
+func (j Job) several() bool { return j.Machines > 1 }
 
 // folder is where the files of tickets are, in Dir.
 const folder = "runs/dispatch"

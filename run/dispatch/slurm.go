@@ -16,7 +16,8 @@ func (j Job) Sbatch() []string {
 
 // SlurmScript is a batch script. Slurm sends USR1 to its shell Grace before the time is up; the shell passes it on to the
 // command, which writes a checkpoint and exits 20, and puts the job back into the queue, where it goes on from there. Other
-// signals are passed on as well, and end the job.
+// signals are passed on as well, and end the job. Ranks on several nodes are the tasks of one step, to which srun
+// passes signals on.
 func (j Job) SlurmScript() string {
 	var b strings.Builder
 	say := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
@@ -30,6 +31,9 @@ func (j Job) SlurmScript() string {
 	}
 	say("set -- %s", j.invocation())
 	b.WriteString(j.again())
+	if j.several() {
+		say(`set -- srun --mpi=none "$@"`)
+	}
 	b.WriteString(`child= requeue= signalled=
 forward() { signalled=1; [ -z "$child" ] || kill -s "$1" "$child" 2>/dev/null; }
 trap 'requeue=1; forward USR1' USR1
@@ -54,8 +58,12 @@ exit "$code"
 }
 
 func (j Job) slurmOptions() []string {
+	nodes, tasks := "--nodes=1", "--ntasks=1"
+	if j.several() {
+		nodes, tasks = fmt.Sprintf("--nodes=%d", j.Machines), fmt.Sprintf("--ntasks-per-node=%d", j.Ranks)
+	}
 	options := []string{
-		"--job-name=" + j.Ticket, "--output=" + j.SlurmLog(), "--open-mode=append", "--nodes=1", "--ntasks=1", "--requeue",
+		"--job-name=" + j.Ticket, "--output=" + j.SlurmLog(), "--open-mode=append", nodes, tasks, "--requeue",
 		fmt.Sprintf("--signal=B:USR1@%d", seconds(j.Grace)),
 	}
 	if j.Parts > 0 {

@@ -24,6 +24,7 @@ type Started struct {
 	Program   string // that was started there
 	RunDir    string // there
 	JobID     string // of Slurm
+	Pods      bool   // of Kubernetes: there are several, with a service
 }
 
 // Answer is what the other machine says of a run that was told to stop.
@@ -106,14 +107,18 @@ func (s Started) scancel(now bool) [][]string {
 	}
 }
 
-// deleteJob returns the call that deletes a Job of Kubernetes with its pod, which has its grace period for a
-// checkpoint.
+// deleteJob returns the call that deletes a Job of Kubernetes with its pods, which have their grace period for a
+// checkpoint, and their service.
 func (s Started) deleteJob(wait time.Duration) []string {
 	patience := fmt.Sprintf("--timeout=%ds", seconds(wait))
 	if wait == 0 {
 		patience = "--wait=false"
 	}
-	return []string{"kubectl", "delete", "job", "--cascade=foreground", "--ignore-not-found", patience, "--", s.Ticket}
+	what := "job"
+	if s.Pods {
+		what = "job,service" // of one name
+	}
+	return []string{"kubectl", "delete", what, "--cascade=foreground", "--ignore-not-found", patience, "--", s.Ticket}
 }
 
 // StopScript calls apr runs stop on the machine that the run is on: its own records say which process it is.
