@@ -33,6 +33,14 @@ type Adapters interface {
 	LowRankInputGrad(dx, du Tensor, l LowRank, add bool)
 }
 
+// GatedAdapters is a Stream that can make the product of a gated layer, and what adapters add to it, in one.
+type GatedAdapters interface {
+	// ServesLowRankGLU reports whether MatMulLowRankGLU computes with these.
+	ServesLowRankGLU(m, gu, x, u Tensor, w Weight, l LowRank, act Activation) bool
+	// MatMulLowRankGLU: gu = x·Wᵀ, then LowRank(gu, m, u, …, l, act) but for u, which LowRank without y has written.
+	MatMulLowRankGLU(m, gu, x, u Tensor, w Weight, l LowRank, act Activation)
+}
+
 // checkParts checks that the parts of l are columns of y and of u.
 func (l LowRank) checkParts(op Op, y, u Tensor) {
 	need(len(l.Parts) > 0, op, "there is no part")
@@ -62,6 +70,16 @@ func CheckLowRank(y, m, u, x Tensor, l LowRank, act Activation) {
 	if !m.IsZero() {
 		gated(op, m, y, act)
 	}
+}
+
+// CheckMatMulLowRankGLU checks a call of GatedAdapters.MatMulLowRankGLU.
+func CheckMatMulLowRankGLU(m, gu, x, u Tensor, w Weight, l LowRank, act Activation) {
+	const op = OpLowRank
+	CheckMatMulGLU(m, gu, x, w, act)
+	views(op, u)
+	typed(op, u.DType, wrongTypes, x)
+	need(u.Rows == x.Rows && l.A != nil && u.Cols == l.A.Rows(), op, wrongShapes)
+	l.checkParts(op, gu, u)
 }
 
 // CheckLowRankWeightGrad checks a call of LowRankWeightGrad.

@@ -56,6 +56,9 @@ func (l linear) glu(s device.Stream, m, gu, x device.Tensor, act device.Activati
 		s.MatMulGLU(m, gu, x, l.weight, act, keep)
 		return
 	}
+	if l.lora.glu(s, m, gu, x, l.u, l.weight, act) {
+		return
+	}
 	s.MatMul(gu, x, l.weight, device.Tensor{}, false)
 	l.lora.forward(s, gu, m, x, l.u, act)
 }

@@ -111,6 +111,25 @@ func (l *lora) forward(s device.Stream, y, m, x, u device.Tensor, act device.Act
 	release()
 }
 
+// glu is a gated layer's product with what adapters add, and m = act(g)·u, where a device makes all that at once; it
+// reports whether it did. It keeps u as forward does.
+func (l *lora) glu(s device.Stream, m, gu, x, u device.Tensor, w device.Weight, act device.Activation) bool {
+	at, ok := s.(device.GatedAdapters)
+	if !ok {
+		return false
+	}
+	if u.IsZero() {
+		u = s.Temp("lora.u", device.Scratch, x.DType, x.Rows, l.rank())
+		defer s.Release(u)
+	}
+	if !at.ServesLowRankGLU(m, gu, x, u, w, l.of(gu.Cols), act) {
+		return false
+	}
+	l.again(s, x, u)
+	at.MatMulLowRankGLU(m, gu, x, u, w, l.of(gu.Cols), act)
+	return true
+}
+
 // again computes u, as forward does.
 func (l *lora) again(s device.Stream, x, u device.Tensor) {
 	x, release := l.dropped(s, x)

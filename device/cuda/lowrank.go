@@ -4,6 +4,7 @@ import (
 	"apr/device"
 	"apr/device/cuda/blas"
 	"apr/device/cuda/kernel"
+	"apr/device/cuda/kernel/manifest"
 	"apr/device/dry"
 	"apr/tensor"
 )
@@ -45,6 +46,52 @@ func (s *Stream) LowRank(y, m, u, x device.Tensor, l device.LowRank, act device.
 	if !m.IsZero() {
 		s.GLU(m, y, act)
 	}
+}
+
+var _ device.GatedAdapters = (*Stream)(nil)
+
+// ServesLowRankGLU reports whether one kernel makes the product of a gated layer with adapters: of SiLU, on compute
+// capability 9.0, for so many rows that MatMulGLU would be one kernel too.
+func (s *Stream) ServesLowRankGLU(
+	m, gu, x, u device.Tensor, w device.Weight, l device.LowRank, act device.Activation,
+) bool {
+	device.CheckMatMulLowRankGLU(m, gu, x, u, w, l, act)
+	wt := w.(*weight)
+	if s.failed() || act != device.SiLU || wt.fp8 != nil || wt.reads(x.Rows) || x.Rows < fusedRows ||
+		s.dev.target() != manifest.Hopper || wt.parts != nil && !s.expandsHere(wt) {
+		return false
+	}
+	return s.dev.expandsWhole(wt) &&
+		kernel.GemmSwiGLULowServes(mat(m), mat(gu), mat(x), s.readWhole(wt), mat(u), thinParts(l))
+}
+
+// readWhole returns where a product reads a matrix in one piece, into which it is expanded if it is in blocks.
+func (s *Stream) readWhole(w *weight) kernel.Mat {
+	read := mat(w.t)
+	if w.parts != nil {
+		at := s.dev.expansion.Load().place.address()
+		read = kernel.Mat{Ptr: at, Rows: w.t.Rows, Cols: w.t.Cols, Stride: w.t.Cols, Type: w.t.DType}
+	}
+	return read
+}
+
+// MatMulLowRankGLU: gu = x·Wᵀ + Scale·u·Bᵀ of each part and m = act(g)·u' of gu in one product.
+func (s *Stream) MatMulLowRankGLU(m, gu, x, u device.Tensor, w device.Weight, l device.LowRank, act device.Activation) {
+	serves := s.failed() || s.ServesLowRankGLU(m, gu, x, u, w, l, act)
+	limit(serves, device.OpLowRank, "a gated product that no one kernel serves")
+	wt := w.(*weight)
+	o := s.begin("MatMulLowRankGLU", factors(l, m, gu, x, u, wt.t)...)
+	if o == nil {
+		return
+	}
+	read := s.readWhole(wt)
+	if wt.parts != nil {
+		read = o.expand(wt, 0, wt.t.Rows)
+	}
+	o.sized(gu.Rows, gu.Cols, x.Cols)
+	s.dev.counts.products.Add(1)
+	kernel.GemmSwiGLULow(o, mat(m), mat(gu), mat(x), read, mat(u), thinParts(l))
+	o.end()
 }
 
 // thinDown: u = x·Aᵀ.

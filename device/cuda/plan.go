@@ -140,8 +140,8 @@ func (d *Device) usesOf(r *dry.Record) uses {
 // modulesOf names the modules that an operation needs on this device beside those that every step has.
 func (d *Device) modulesOf(o dry.Op) []string {
 	switch {
-	case o.Thin > 0:
-		return []string{kernel.LowRankModule, kernel.PointwiseModule}
+	case o.Thin > 0: // the last runs on compute capability 9.0 alone
+		return []string{kernel.LowRankModule, kernel.PointwiseModule, kernel.SwiGLULowModule}
 	case o.Kind == device.OpMatMulGLU && o.Act != device.SiLU && !o.FP8 && d.fusesPlanned(o): // SiLU's is every step's
 		return append(modulesOf(o, d.act, d.opts.Compute == TF32), kernel.GemmGLUModule(o.Act))
 	case !o.Kind.Grouped() || !d.manySlotsPlanned(o):

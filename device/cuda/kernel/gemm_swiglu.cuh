@@ -179,12 +179,19 @@ struct NoScales {
     template <class S> APR_METHOD void apply(float (&)[128], const S &) {}
 };
 
-template <class Scales, bool KEEP, class Act = SiLU, class A> APR_DEVICE void gemm_swiglu(const A &a, u64 maps) {
+// steps_of returns how many stages the inner dimension has, with LOW those of a low-rank term too.
+template <bool LOW, class A> APR_DEVICE i32 steps_of(const A &a) {
+    if constexpr (LOW) return (a.k + INNER - 1) / INNER + (a.low + INNER - 1) / INNER;
+    else return (a.k + INNER - 1) / INNER;
+}
+
+// LOW adds a low-rank term: behind the inner dimension of x and w comes that of thin and factor, of a.low positions.
+template <class Scales, bool KEEP, class Act = SiLU, bool LOW = false, class A> APR_DEVICE void gemm_swiglu(const A &a, u64 maps) {
     const int STAGES = KEEP ? 3 : 4, PIECES = KEEP ? 5 : 2; // what fits
     const u32 memory = (shared_address(apr_dynamic_shared) + 1023) & ~1023u;
     const u32 staging = memory + STAGES * STAGE, full = staging + 2 * PIECES * PIECE, empty = full + STAGES * 8;
     const u32 rank = cluster_rank();
-    const i32 steps = (a.k + INNER - 1) / INNER;
+    const i32 steps = steps_of<LOW>(a);
     if (thread() == 0) {
         for (int s = 0; s < STAGES; s++) {
             barrier_init(full + s * 8, 1);
@@ -204,6 +211,15 @@ template <class Scales, bool KEEP, class Act = SiLU, class A> APR_DEVICE void ge
                     const u32 at = memory + stage * STAGE, ready = full + stage * 8;
                     barrier_wait(empty + stage * 8, phase ^ 1);
                     barrier_expect(ready, STAGE);
+                    if constexpr (LOW) {
+                        const i32 beyond = t - steps_of<false>(a);
+                        if (beyond >= 0) {
+                            fetch_box(at, maps + 640, beyond * INNER, walk.row, ready);
+                            fetch_box_both(at + PART + rank * PART, maps + 768, beyond * INNER, row, ready);
+                            if (++stage == STAGES) stage = 0, phase ^= 1;
+                            continue;
+                        }
+                    }
                     fetch_box(at, maps, t * INNER, walk.row, ready);
                     fetch_box_both(at + PART + rank * PART, maps + 128, t * INNER, row, ready);
                     if (++stage == STAGES) stage = 0, phase ^= 1;
