@@ -110,7 +110,8 @@ func pairOf(by map[string]*pair, a string) string {
 	return ""
 }
 
-// holesOf returns the lines of long runs of zeros. A matrix of nothing else is judged elsewhere, and so is a B in which
+// holesOf returns the lines of long runs of one value. A matrix of nothing else is judged elsewhere, and so is a B in
+// which
 // all rows of a slot are zero, as it is written where another slot of the file's matrix alone has an adapter.
 func holesOf(t tensor.Stored, ms []Module, isB bool) (lines []string, err error) {
 	least := int64(longHole)
@@ -123,8 +124,7 @@ func holesOf(t tensor.Stored, ms []Module, isB bool) (lines []string, err error)
 	holes, err := t.Holes()
 	for _, h := range holes {
 		if h.Size >= least && h.Size < t.Held().Size {
-			lines = append(lines, fmt.Sprintf("%s: tensor %q: %d bytes are zero, from offset %d on: a hole of an unfinished "+
-				"download?", h.Path, t.Name, h.Size, h.Offset))
+			lines = append(lines, fmt.Sprintf("%s: tensor %q: %s", h.Path, t.Name, h))
 		}
 	}
 	return lines, err

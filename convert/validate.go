@@ -275,22 +275,22 @@ func (j *judge) findings(content *modelfile.Content) error {
 	return err
 }
 
-// holes judges runs of zeros of what content has read.
+// holes judges runs of one value in what content has read.
 func (j *judge) holes(c *Container) error {
-	lines, err := c.Holes()
+	lines, err := c.Holes(false)
 	if err != nil && fault.KindOf(err) != fault.Invalid {
 		return err
 	}
-	if j.bad["content.zero"] { // the same zeros
+	if j.bad["content.zero"] || j.bad["content.constant"] { // the same bytes
 		return nil
 	}
 	for _, line := range lines {
 		j.report("content.holes", Warning, "", "%s", line)
 	}
-	if err != nil { // of a norm that multiplies by w+1, whose values are −1
-		j.report("content.zero", Failed, "", "%s", err)
+	if err != nil { // of a part, or of a norm that multiplies by w+1, whose values are −1
+		j.report("content.holes", Failed, "", "%s", err)
 	}
-	j.passed("content.holes", "no long run of zeros")
+	j.passed("content.holes", "no long run of one value")
 	return nil
 }
 

@@ -224,7 +224,7 @@ func verify(c *Container, content *modelfile.Content, opt Options, r *Report) er
 	if err := c.Verify(); err != nil {
 		return err
 	}
-	lines, err := c.Holes()
+	lines, err := c.Holes(opt.AllowOdd)
 	r.doubt(lines...)
 	if err != nil {
 		return err

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 
+	"apr/internal/fault"
 	"apr/internal/strictjson"
 )
 
@@ -25,6 +26,18 @@ func RecordSum(writer, prompt, completion string) string {
 		h.Write([]byte(part))
 	}
 	return hex.EncodeToString(h.Sum(nil)[:sha256.Size/2])
+}
+
+// CheckRecord reports why a line of JSON Lines that is about to be written could not be read back as it is.
+func CheckRecord(line []byte) error {
+	d, bad := parseRecord(line, ReadOptions{})
+	switch {
+	case bad != nil:
+		return bad
+	case d.edited:
+		return fault.New(fault.Format, "its text is not what its sum is of").WithID("E-JSONL-004")
+	}
+	return nil
 }
 
 // Written counts the records of one writer.

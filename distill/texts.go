@@ -55,6 +55,7 @@ type Texts struct {
 	Prompts      int      `json:"prompts"`
 	Written      int      `json:"written"`
 	Short        int      `json:"too_short"`         // answers left out by MinTokens
+	Unreadable   int      `json:"unreadable"`        // answers left out that no reader takes, such as those with NUL
 	Resumed      int      `json:"resumed"`           // answers that an earlier call had made
 	Tokens       int64    `json:"tokens"`            // of the answers that were written
 	Made         int64    `json:"tokens_made"`       // by this call
@@ -114,6 +115,9 @@ func parseTextPrompt(line string) (p TextPrompt, err error) {
 	if f.Err() == nil && p.Prompt == "" {
 		return p, errors.New("the prompt is empty")
 	}
+	if strings.ContainsRune(p.Prompt+p.Source+p.Kind, 0) {
+		return p, errors.New(`it holds NUL (\u0000), which is no character of any language`)
+	}
 	return p, f.Err()
 }
 
@@ -128,11 +132,23 @@ type textRecord struct {
 	Sum        string `json:"sum"` // corpus.RecordSum: a record that was edited has another one
 }
 
+// line returns the record as a line of JSON.
+func (r *textRecord) line() []byte {
+	var line bytes.Buffer
+	enc := json.NewEncoder(&line)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(r); err != nil {
+		panic(err) // strings and numbers
+	}
+	return line.Bytes()
+}
+
 // partLine is a line of the file of what is finished.
 type partLine struct {
 	Key    string      `json:"key"`
 	Tokens int         `json:"tokens"`
-	Record *textRecord `json:"record,omitempty"` // nil: the answer is too short
+	Record *textRecord `json:"record,omitempty"` // nil: the answer is too short, or Unread
+	Unread string      `json:"unread,omitempty"` // why no reader would take the record
 	Sum    string      `json:"sum"`              // of the line without it: a torn line is none
 }
 
@@ -147,7 +163,7 @@ type reply struct {
 type span struct {
 	offset, bytes int64
 	tokens        int
-	short         bool
+	short, unread bool
 }
 
 // texts is a TextJob at work.
@@ -233,7 +249,7 @@ func (t *texts) open() error {
 		line, err := r.ReadBytes('\n')
 		if n := int64(len(line)); n > 0 {
 			if p, ok := parsePart(line); ok {
-				found[p.Key] = span{t.end, n, p.Tokens, p.Record == nil}
+				found[p.Key] = span{t.end, n, p.Tokens, p.Record == nil && p.Unread == "", p.Unread != ""}
 			}
 			t.end += n
 		}
@@ -283,7 +299,7 @@ func sumOf(p partLine) string {
 // advance counts what is finished from the first answer on.
 func (t *texts) advance(progress func(answers, tokens int64)) {
 	for t.upTo < len(t.answers) && !t.enough() && t.answers[t.upTo].at.bytes > 0 {
-		if at := t.answers[t.upTo].at; !at.short {
+		if at := t.answers[t.upTo].at; !at.short && !at.unread {
 			t.tokens += int64(at.tokens)
 		}
 		t.upTo++
@@ -330,6 +346,9 @@ func (t *texts) keep(a *reply, r generate.Result) error {
 		}
 		sum := corpus.RecordSum(t.j.Writer, a.prompt.Prompt, text)
 		p.Record = &textRecord{a.prompt.Prompt, text, p.Tokens, a.prompt.Source, a.prompt.Kind, t.j.Writer, sum}
+		if err := corpus.CheckRecord(p.Record.line()); err != nil { // what is written is to be read
+			p.Record, p.Unread = nil, err.Error()
+		}
 	}
 	p.Sum = sumOf(p)
 	line, err := json.Marshal(p)
@@ -340,7 +359,7 @@ func (t *texts) keep(a *reply, r generate.Result) error {
 	if _, err := t.part.Write(line); err != nil {
 		return fault.In(fault.IO, t.part.Name(), "cannot be written").Because(err)
 	}
-	a.at = span{t.end, int64(len(line)), p.Tokens, p.Record == nil}
+	a.at = span{t.end, int64(len(line)), p.Tokens, p.Record == nil && p.Unread == "", p.Unread != ""}
 	t.end += int64(len(line))
 	t.out.Made += int64(p.Tokens)
 	return nil
@@ -355,8 +374,12 @@ func (t *texts) finish() error {
 	defer f.Close()
 	h := sha256.New()
 	for _, a := range t.answers[:t.upTo] {
-		if a.at.short {
+		switch {
+		case a.at.short:
 			t.out.Short++
+			continue
+		case a.at.unread:
+			t.out.Unreadable++
 			continue
 		}
 		raw := make([]byte, a.at.bytes)
@@ -367,14 +390,9 @@ func (t *texts) finish() error {
 		if !ok || p.Key != a.key {
 			return fault.In(fault.Invalid, t.part.Name(), "was changed meanwhile").WithHint("one process at a time writes an output")
 		}
-		var line bytes.Buffer
-		enc := json.NewEncoder(&line)
-		enc.SetEscapeHTML(false)
-		if err := enc.Encode(p.Record); err != nil {
-			panic(err) // strings and numbers
-		}
-		h.Write(line.Bytes())
-		if _, err := f.Write(line.Bytes()); err != nil {
+		line := p.Record.line()
+		h.Write(line)
+		if _, err := f.Write(line); err != nil {
 			return err
 		}
 		t.out.Written++

@@ -107,7 +107,7 @@ func (f *Files) Verify() error {
 	if err := f.Container.Verify(); err != nil {
 		return err
 	}
-	lines, err := f.Holes()
+	lines, err := f.Holes(f.AllowOdd)
 	if err != nil {
 		return err
 	}

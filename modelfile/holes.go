@@ -10,26 +10,31 @@ import (
 	"apr/tensor"
 )
 
-// Runs of zeros among rows of tokens that are doubtful have so many bytes: tokens that no text of the training had keep rows of zeros.
-// Those that reach the end of the matrix need fewer, and so do those in any other matrix: 4 KiB. In a norm all that are found are doubtful.
+// One rule for runs of one value, zeros or another, in every format and type, whoever reads the model:
+//
+//	the whole matrix, or 64 KiB of one      refused (E-MODEL-009), or with AllowOdd a line
+//	4 KiB of a matrix                       a line
+//	64 KiB among rows of tokens, or 4 KiB   a line: tokens that no text of the training had keep rows of zeros
+//	at their end
+//	norms                                   zeros only: a whole norm is refused, and any run of them a line
 const (
 	longHole = 64 << 10
 	tailHole = 4 << 10
 )
 
-// manyHoles reports whether short runs of zeros are together so many bytes that pieces of a download seem to be
+// manyHoles reports whether short runs are together so many bytes that pieces of a download seem to be
 // missing: a sixteenth of the tensor.
 func manyHoles(bytes, size int64) bool { return bytes >= longHole && bytes >= size/16 }
 
 // maxHoles is how many runs of zeros are listed.
 const maxHoles = 8
 
-// Holes judges runs of zeros in what was read of the model's matrices and norms, which a download leaves that reserves a file's length and
-// stops: GGUF and safetensors have no checksum that would tell. A matrix of nothing but zeros is a fault, unless a new model has it so, and
-// a norm that multiplies by zero; a long run of zeros in a matrix is a line of what is returned, unless it is of rows that no token has;
-// so is the last matrix of a branch that is zero, which layers begin with that are put between those of a trained model. Of what was not
-// read nothing is said.
-func (c *Container) Holes() (lines []string, err error) {
+// Holes judges runs of one value in what was read of the model's matrices and norms: zeros, which a download leaves
+// that reserves a file's length and stops, and others, which something wrote over the weights. GGUF and safetensors
+// have no checksum that would tell. What is damage is a fault, unless odd weights are allowed; what may be is a line;
+// see longHole. A whole matrix of zeros is none where a new model has it so, and a line where it is the last one of a
+// branch, with which layers begin that are put between those of a trained model. Of what was not read nothing is said.
+func (c *Container) Holes(odd bool) (lines []string, err error) {
 	if c.Stored == nil { // random numbers that are made as they are read
 		return nil, nil
 	}
@@ -50,9 +55,11 @@ func (c *Container) Holes() (lines []string, err error) {
 		size, end := t.Held().Size, c.tokens(t, slot)
 		var short, count int64 // runs that are too short to be told one by one
 		for _, h := range holes {
-			if h.Size == size && !addsNothing(slot) {
-				return nil, fault.In(fault.Invalid, h.Path, "all %d bytes are zero, from offset %d on: a hole of an unfinished download?", h.Size, h.Offset).
-					At("tensor %q", t.Name).WithHint("fetch the file again and compare its checksum with the publisher's").WithID("E-MODEL-009")
+			if slot.Role == arch.Norm && h.Fill != 0 { // most norms of a new model are 1
+				continue
+			}
+			if damage(h, slot, size) && !(odd && (h.Fill != 0 || h.Size < size)) {
+				return nil, refused(h, t.Name, size)
 			}
 			h.Size = min(h.Size, end-h.From)
 			if slot.Role != arch.Norm && h.Size < tailHole || rowsOfTokens(slot) && h.Size < longHole && h.From+h.Size < end {
@@ -63,16 +70,37 @@ func (c *Container) Holes() (lines []string, err error) {
 				more++
 				continue
 			}
-			lines = append(lines, fmt.Sprintf("%s: tensor %q: %d bytes are zero, from offset %d on: a hole of an unfinished download?", h.Path, t.Name, h.Size, h.Offset))
+			lines = append(lines, fmt.Sprintf("%s: tensor %q: %s", h.Path, t.Name, h))
 		}
 		if manyHoles(short, size) && len(lines) < maxHoles {
-			lines = append(lines, fmt.Sprintf("%s: tensor %q: %d bytes in %d runs are zero: holes of an unfinished download?", holes[0].Path, t.Name, short, count))
+			lines = append(lines, fmt.Sprintf("%s: tensor %q: %d bytes in %d runs are zero, or one value: %s",
+				holes[0].Path, t.Name, short, count, "holes of an unfinished download?"))
 		}
 	}
 	if more > 0 {
-		lines = append(lines, fmt.Sprintf("%d more runs of zeros", more))
+		lines = append(lines, fmt.Sprintf("%d more runs of one value", more))
 	}
 	return lines, nil
+}
+
+// damage reports whether no trained model has run h in a tensor of size bytes.
+func damage(h tensor.Hole, s arch.Slot, size int64) bool {
+	if h.Size == size {
+		return h.Fill != 0 || !addsNothing(s)
+	}
+	return h.Size >= longHole && !rowsOfTokens(s) && s.Role != arch.Norm
+}
+
+func refused(h tensor.Hole, name string, size int64) error {
+	what := h.String()
+	hint := "fetch the file again and compare its checksum with the publisher's"
+	if h.Size == size {
+		what = "all " + what
+	}
+	if h.Size < size || h.Fill != 0 {
+		hint += "; --allow-odd-weights, where a command has it, if they are meant"
+	}
+	return fault.In(fault.Invalid, h.Path, "%s", what).At("tensor %q", name).WithHint("%s", hint).WithID("E-MODEL-009")
 }
 
 // matrices reports of a stored tensor whether it is a matrix or a norm that is a part of the model and cannot be zero, and of which slot.

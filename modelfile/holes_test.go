@@ -40,7 +40,7 @@ func TestHolesOfPaddedVocabulary(t *testing.T) {
 	for ids, want := range map[int]int{2000: 0, 3000: 0, 3001: 0, 3007: 0, 3008: 1, 4096: 1} {
 		f := open(t, dir)
 		f.ReadOutline = func() (tokenizer.Outline, error) { return tokenizer.Outline{Tokens: ids}, nil }
-		if lines, err := f.Holes(); err != nil || len(lines) > 0 {
+		if lines, err := f.Holes(false); err != nil || len(lines) > 0 {
 			t.Errorf("nothing was read: %v, %q", err, lines)
 		}
 		var said []string
@@ -52,7 +52,7 @@ func TestHolesOfPaddedVocabulary(t *testing.T) {
 		if len(said) != want {
 			t.Errorf("%d tokens: %q", ids, said)
 		}
-		lines, err := f.Holes()
+		lines, err := f.Holes(false)
 		must(t, err)
 		if len(lines) != want {
 			t.Errorf("%d tokens: %q", ids, lines)
@@ -73,7 +73,7 @@ func TestManyShortHoles(t *testing.T) {
 		f := open(t, dir)
 		_, err := f.WeightsSHA256()
 		must(t, err)
-		lines, err := f.Holes()
+		lines, err := f.Holes(false)
 		must(t, err)
 		if told := len(lines) == 1 && strings.Contains(lines[0], "40 runs are zero"); told != (pieces == 40) || !told && len(lines) > 0 {
 			t.Errorf("%d pieces of %d bytes: %q", pieces, piece, lines)

@@ -6,6 +6,8 @@
 package tensor
 
 import (
+	"bytes"
+	"encoding/binary"
 	"fmt"
 	"io"
 	"math/bits"
@@ -173,15 +175,35 @@ func (s Stored) Held() Info {
 	return s.Info
 }
 
-// Hole is a run of zero bytes in a payload: 4 KiB or more, or the whole payload; of a payload of up to 64 KiB, 128 bytes or more.
+// Hole is a run of bytes that repeat every 8 bytes, zeros or any other value of up to 8 bytes: 4 KiB or more, or the
+// whole payload; of a payload of up to 64 KiB, 128 bytes or more. A payload of fewer is one only if it is zero.
 type Hole struct {
 	Path   string // of the file
 	Offset int64  // in the file
 	From   int64  // in the payload as the file holds it
 	Size   int64
+	Fill   uint64 // the first 8 bytes, little-endian; fewer where Size is less
 }
 
-// Holes returns the runs of zeros among what was read of the payload, in order; none where ReaderAt cannot tell.
+// String says what the bytes are and where: "4096 bytes are zero, from offset 64 on: a hole of an unfinished
+// download?".
+func (h Hole) String() string {
+	b := binary.LittleEndian.AppendUint64(nil, h.Fill)[:min(h.Size, 8)]
+	n := len(b)
+	for n > 1 && n%2 == 0 && bytes.Equal(b[:n/2], b[n/2:n]) {
+		n /= 2
+	}
+	what, why := fmt.Sprintf("repeat 0x%x", b[:n]), "overwritten?"
+	switch {
+	case h.Fill == 0:
+		what, why = "are zero", "a hole of an unfinished download?"
+	case n == 1:
+		what = fmt.Sprintf("are 0x%02x", b[0])
+	}
+	return fmt.Sprintf("%d bytes %s, from offset %d on: %s", h.Size, what, h.Offset, why)
+}
+
+// Holes returns the runs of one value among what was read of the payload, in order; none where ReaderAt cannot tell.
 func (s Stored) Holes() ([]Hole, error) {
 	if d, ok := s.ReaderAt.(interface{ Holes() ([]Hole, error) }); ok {
 		return d.Holes()

@@ -251,6 +251,9 @@ func (r textResult) Text(p *cli.Page) {
 	if r.Short+r.Long > 0 {
 		pairs = append(pairs, "left out", fmt.Sprintf("%s answers that are too short, %s prompts that are too long", cli.Count(int64(r.Short)), cli.Count(int64(r.Long))))
 	}
+	if r.Unreadable > 0 {
+		pairs = append(pairs, "unreadable", cli.Count(int64(r.Unreadable))+" answers left out: NUL or bytes that are no text")
+	}
 	if r.Resumed > 0 {
 		pairs = append(pairs, "resumed", fmt.Sprintf("%s answers were there", cli.Count(int64(r.Resumed))))
 	}

@@ -259,3 +259,91 @@ func TestHoleInNormIsSaid(t *testing.T) {
 		}
 	}
 }
+
+// overwrite replaces the bytes of a stored tensor from byte from to byte to (0: its end) by b.
+func overwrite(t *testing.T, model, name string, from, to int, b byte) {
+	t.Helper()
+	f, err := modelfile.OpenContainer(model)
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, ok := f.Stored.Tensor(name)
+	if !ok {
+		t.Fatalf("%s: no tensor %s", model, name)
+	}
+	raw := make([]byte, st.Held().Size)
+	if n, err := st.ReadAt(raw, 0); n < len(raw) {
+		t.Fatal(err)
+	}
+	file, err := os.ReadFile(model)
+	if err := errors.Join(err, f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	i := bytes.Index(file, raw)
+	if i < 0 {
+		t.Fatalf("%s: %s is not in the file", model, name)
+	}
+	if to == 0 {
+		to = len(raw)
+	}
+	for j := from; j < to; j++ {
+		file[i+j] = b
+	}
+	if err := os.WriteFile(model, file, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A matrix, or 64 KiB of one, that holds one value is damage in every format and type, be the value zero or another:
+// refused, unless odd weights are allowed. 4 KiB are a warning, and so are 64 KiB among rows of tokens.
+func TestRunsOfOneValue(t *testing.T) {
+	smallRun(t)
+	writeForm(t, "X.gguf")
+	if code, v := call(t, "convert", "teacher", "-o", "Q.gguf", "--quantize", "q4_k"); code != 0 {
+		t.Fatal(v["error"])
+	}
+	for _, tt := range []struct {
+		model, tensor string
+		from, to      int
+		b             byte
+		says          string
+		code          int
+	}{
+		{"X.gguf", "blk.3.ffn_gate.weight", 4000, 4000 + 64<<10, 0, `65536 bytes are zero`, 5},
+		{"X.gguf", "blk.3.ffn_gate.weight", 4000, 4000 + 64<<10, 0x11, `65536 bytes are 0x11`, 5},
+		{"X.gguf", "blk.3.ffn_gate.weight", 4000, 10_000, 0x11, `6000 bytes are 0x11`, 0},
+		{"X.gguf", "token_embd.weight", 1000, 1000 + 64<<10, 0x11, `65536 bytes are 0x11`, 0},
+		{"X.gguf", "output_norm.weight", 0, 0, 0x3f, ``, 0},
+		{"Q.gguf", "blk.3.ffn_gate.weight", 0, 0, 0, `bytes are zero`, 5},
+		{"Q.gguf", "blk.3.ffn_gate.weight", 0, 0, 0x11, `bytes are 0x11`, 5},
+	} {
+		sound, err := os.ReadFile(tt.model)
+		if err != nil {
+			t.Fatal(err)
+		}
+		overwrite(t, tt.model, tt.tensor, tt.from, tt.to, tt.b)
+		for _, args := range []string{
+			"import M -o out.apr --force", "convert M -o out.apr --force", "export M -o out.gguf --force",
+			"distill M --student-config student.json -d train.jsonl --steps 1 --batch-size 2 --seq-len 16 --control none " +
+				"--backend cpu -o taught --force",
+		} {
+			contracttest.Cases(t, 1)
+			var out, errs bytes.Buffer
+			args := strings.Fields(strings.Replace(args, "M", tt.model, 1))
+			env := []string{"CUDA_VISIBLE_DEVICES=-1", "HOME=" + t.TempDir()}
+			code := run(args, strings.NewReader(""), &out, &errs, env)
+			if all := errs.String() + out.String(); code != tt.code || !strings.Contains(all, tt.says) ||
+				strings.Contains(all, "bytes are") != (tt.says != "") {
+				t.Errorf("apr %s: exit %d: %s; want %d and %q", args, code, all, tt.code, tt.says)
+			}
+			if tt.code == 5 && tt.b != 0 && args[0] == "import" {
+				if code := run(append(args, "--allow-odd-weights"), strings.NewReader(""), &out, &errs, env); code != 0 {
+					t.Errorf("--allow-odd-weights: exit %d: %s", code, errs.String())
+				}
+			}
+		}
+		if err := os.WriteFile(tt.model, sound, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

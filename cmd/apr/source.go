@@ -13,6 +13,7 @@ import (
 	"apr/internal/cli"
 	"apr/internal/fault"
 	"apr/modelfile"
+	runlog "apr/run/log"
 	"apr/tokenizer"
 )
 
@@ -63,8 +64,10 @@ func find(ctx context.Context, e *cli.Env, arg string, part hub.Part) (string, e
 	if !explicit {
 		path, err := modelHere(arg, runsFolderOf(e))
 		switch {
-		case path != "" || err != nil:
-			return path, err
+		case err != nil:
+			return "", err
+		case path != "":
+			return path, runlog.CheckOutput(path)
 		case isPath(arg, runsFolderOf(e)):
 			return "", noModel(arg, runsFolderOf(e))
 		}

@@ -12,8 +12,8 @@ import (
 // small is the size of payloads, vectors mostly, of which shorter runs of zeros are noted.
 const small = 64 << 10
 
-// grain returns the length of a run of zeros that is noted in a payload of size bytes, and the size of a page, so small that every such
-// run covers one.
+// grain returns the length of a run of one value that is noted in a payload of size bytes, and the size of a page, so
+// small that every such run covers one.
 func grain(size int64) (shortest, page int64) {
 	if size <= small {
 		return 128, 64
@@ -21,8 +21,8 @@ func grain(size int64) (shortest, page int64) {
 	return 4096, 2048
 }
 
-// pages notes which pages of a payload were read, and which of them hold more than zeros, by the readings that the payload is read
-// with anyway, in whatever order and by however many goroutines.
+// pages notes which pages of a payload were read, and which of them hold more than one value, by the readings that the
+// payload is read with anyway, in whatever order and by however many goroutines.
 type pages struct {
 	mu         sync.Mutex
 	read, live []uint64 // a bit per page
@@ -42,23 +42,30 @@ func (p *pages) note(b []byte, off, size int64) {
 		n := min(int64(len(b)), (page+1)*pageSize-off)
 		word, bit := page/64, uint64(1)<<(page%64)
 		p.read[word] |= bit
-		if p.live[word]&bit == 0 && zeros(b[:n]) < int(n) {
+		if p.live[word]&bit == 0 && repeats(b[:n], 0) < int(n) {
 			p.live[word] |= bit
 		}
 		b, off = b[n:], off+n
 	}
 }
 
-// zeros returns how many zeros b begins with.
-func zeros(b []byte) (n int) {
-	for ; len(b)-n >= 8 && binary.LittleEndian.Uint64(b[n:]) == 0; n += 8 {
+// period is the length of the longest value that a run repeats.
+const period = 8
+
+// repeats returns the end of the run that b[at:] begins with: up to it, every byte equals the one a period before. A
+// run has a period's bytes at least, where b has.
+func repeats(b []byte, at int) int {
+	i := min(at+period, len(b))
+	word := func(i int) uint64 { return binary.LittleEndian.Uint64(b[i:]) }
+	for ; len(b)-i >= period && word(i) == word(i-period); i += period {
 	}
-	for ; n < len(b) && b[n] == 0; n++ {
+	for ; i < len(b) && b[i] == b[i-period]; i++ {
 	}
-	return n
+	return i
 }
 
-// dead returns the next run [lo,hi) of pages from page on that were read and hold zeros, of a payload of size bytes; false: none.
+// dead returns the next run [lo,hi) of pages from page on that were read and hold one value each, of a payload of size
+// bytes; false: none.
 func (p *pages) dead(page, size int64) (lo, hi int64, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -72,11 +79,12 @@ func (p *pages) dead(page, size int64) (lo, hi int64, ok bool) {
 	return lo, hi, lo < hi
 }
 
-// Holes implements tensor.Stored.Holes. What the pages say is read again, to the byte: nothing, of a payload without a page of zeros.
+// Holes implements tensor.Stored.Holes. What the pages say is read again, to the byte: nothing, of a payload without a
+// page of one value.
 func (s *Section) Holes() (all []tensor.Hole, err error) {
 	shortestHole, pageSize := grain(s.Size)
 	for page := int64(0); ; {
-		lo, hi, ok := s.pages.dead(page, s.Size)
+		lo, _, ok := s.pages.dead(page, s.Size)
 		if !ok {
 			return all, nil
 		}
@@ -84,41 +92,58 @@ func (s *Section) Holes() (all []tensor.Hole, err error) {
 		if err != nil {
 			return nil, err
 		}
-		page = max(hi, (h.From+h.Size)/pageSize)
-		if h.Size == s.Size || h.Size >= shortestHole {
+		// Pages behind it may hold another value.
+		page = max(lo+1, (h.From+h.Size+pageSize-1)/pageSize)
+		if h.Size >= shortestHole || h.Size == s.Size && (h.Fill == 0 || h.Size >= 128) {
 			all = append(all, h)
 		}
 	}
 }
 
-// hole returns the run of zeros that covers byte at; it begins behind byte before.
+// hole returns the run of one value that covers byte at, none of which is before byte before.
 func (s *Section) hole(before, at int64) (tensor.Hole, error) {
-	buf := make([]byte, min(1<<16, s.Size))
 	h := tensor.Hole{From: before}
-	for off := before; off < s.Size; {
-		b := buf[:min(int64(len(buf)), s.Size-off)]
-		if n, err := s.File.ReadAt(b, s.Offset+off); n < len(b) && err != io.EOF {
-			return h, fault.In(fault.IO, s.Path, "payload cannot be read").At("tensor %q", s.Name).Because(err).WithID("E-FILE-020")
+	buf := make([]byte, min(1<<16, s.Size-before))
+	for off, kept := before, 0; off < s.Size; { // kept are the bytes before off that buf begins with
+		b := buf[:kept+int(min(int64(len(buf)-kept), s.Size-off))]
+		if n, err := s.File.ReadAt(b[kept:], s.Offset+off); n < len(b)-kept && err != io.EOF {
+			return h, s.unread(err)
 		}
-		for i := 0; i < len(b); {
-			n := zeros(b[i:])
-			h.Size = off + int64(i+n) - h.From
-			if i += n; i == len(b) {
+		begins := off - int64(kept) // in the payload, of b
+		for i := int(h.From - begins); ; {
+			h.Size = begins + int64(repeats(b, max(i, 0))) - h.From
+			end := h.From + h.Size
+			if end == begins+int64(len(b)) {
 				break
 			}
-			if off+int64(i) >= at {
-				return s.placed(h), nil
+			if end > at {
+				return s.placed(h)
 			}
-			i++
-			h.From, h.Size = off+int64(i), 0
+			// The next run begins a period before the next byte that repeats.
+			i = int(end-begins) - period + 1
+			for i+period < len(b) && b[i] != b[i+period] {
+				i++
+			}
+			h.From = begins + int64(i)
 		}
-		off += int64(len(b))
+		off = begins + int64(len(b))
+		kept = copy(buf, b[max(0, len(b)-period):])
 	}
-	return s.placed(h), nil
+	return s.placed(h)
 }
 
-// placed adds where in the file h is.
-func (s *Section) placed(h tensor.Hole) tensor.Hole {
+// placed adds where in the file h is, and what it holds.
+func (s *Section) placed(h tensor.Hole) (tensor.Hole, error) {
 	h.Path, h.Offset = s.Path, s.Offset+h.From
-	return h
+	var b [period]byte
+	if n, err := s.File.ReadAt(b[:min(period, h.Size)], h.Offset); int64(n) < min(period, h.Size) {
+		return h, s.unread(err)
+	}
+	h.Fill = binary.LittleEndian.Uint64(b[:])
+	return h, nil
+}
+
+// unread is the fault of a payload that cannot be read.
+func (s *Section) unread(err error) error {
+	return fault.In(fault.IO, s.Path, "payload cannot be read").At("tensor %q", s.Name).Because(err).WithID("E-FILE-020")
 }
