@@ -10,7 +10,8 @@
 // exported GGUF file, beside MODEL. Of several seeds the table has the mean and half the range. Each file that was
 // scored is a line of the log, and is not made again when the command is started again with the same settings.
 //
-// A rate is a peak learning rate, or one with the fraction of it at which the cosine ends (RATE:FRACTION, else .1). The
+// A rate is RATE, RATE:FRACTION, RATE@ROWS or RATE:FRACTION@ROWS: a peak learning rate, the fraction of it at which the
+// cosine ends (else .1), and the rows of a step (else those of -batch-size; the tokens of a run stay as they are). The
 // first seed tries all rates for each type; the other seeds take the type's best, which is the one of the lowest KL.
 // COMMAND starts a program of llama.cpp by its name after "llama-", as in COMMAND quantize.
 package main
@@ -63,7 +64,7 @@ func main() {
 	flag.StringVar(&seeds, "seeds", "42", "seeds of distillation, separated by commas")
 	flag.StringVar(&o.llama, "llama-cpp", "", "command that starts programs of llama.cpp; without it their rows are left out")
 	flag.StringVar(&o.Every, "search-every", "", "--quantize-search-every; empty: its default")
-	flag.StringVar(&rates, "rates", "", "learning rates, RATE or RATE:FRACTION, separated by commas; empty: the default")
+	flag.StringVar(&rates, "rates", "", "learning rates, RATE[:FRACTION][@ROWS], separated by commas; empty: the default")
 	flag.StringVar(&o.keep, "keep", "", "folder in which files and runs stay")
 	flag.StringVar(&o.log, "log", "", "file of JSON lines to write, or to go on with")
 	flag.StringVar(&o.table, "table", "", "make the table of this log, and run nothing")
@@ -105,13 +106,8 @@ func (o *options) lists(types, seeds, rates string) error {
 		o.seeds = append(o.seeds, n)
 	}
 	for _, r := range o.rates {
-		peak, end, two := strings.Cut(r, ":")
-		x, err := strconv.ParseFloat(peak, 64)
-		if rates != "" && !(err == nil && x > 0) {
-			return fmt.Errorf("-rates %s: %q is no learning rate", rates, r)
-		}
-		if y, err := strconv.ParseFloat(end, 64); two && !(err == nil && y >= 0 && y <= 1) {
-			return fmt.Errorf("-rates %s: %q is no fraction of the peak", rates, r)
+		if _, err := parseRate(r); err != nil {
+			return fmt.Errorf("-rates %s: %w", rates, err)
 		}
 	}
 	return nil
@@ -167,7 +163,8 @@ func (o *options) write(l *trial.Log[settings, record]) error {
 // markdown is the table of a log, and where there are several rates one of these.
 func markdown(s settings, all []record) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "**%s**, on %s (backend %s, runs at a time: %d); %d steps of %d rows of %d.\n\n",
+	fmt.Fprintf(&b, "**%s**, on %s (backend %s, runs at a time: %d); %d steps of %d rows of %d, "+
+		"or as many tokens.\n\n",
 		s.Model, s.Machine, s.Backend, s.Jobs, s.Steps, s.Rows, s.Length)
 	b.WriteString("| type | made by | rate | seeds | MB | KL | nats/token | top-1 | tokens | minutes |\n" +
 		"|---|---|---|--:|--:|--:|--:|--:|--:|--:|\n")

@@ -45,18 +45,51 @@ type record struct {
 // same reports whether two records are of one row of the table.
 func (r record) same(other record) bool { return r.Type == other.Type && r.How == other.How }
 
-// rate is the learning rate in words.
+// rate is how a student of the log was trained, in words.
 func (r record) rate() string {
-	peak, end, two := strings.Cut(r.Rate, ":")
+	h, err := parseRate(r.Rate)
 	switch {
 	case r.How != distilled:
 		return ""
-	case r.Rate == "":
-		return "default"
-	case two:
-		return peak + " to " + end + " of it"
+	case err != nil || h == (how{}):
+		return cmp.Or(r.Rate, "default")
 	}
-	return peak
+	text := h.peak
+	if h.end != "" {
+		text += " to " + h.end + " of it"
+	}
+	if h.rows > 0 {
+		text += fmt.Sprintf(", %d rows", h.rows)
+	}
+	return text
+}
+
+// how is a rate of -rates, in parts; what it does not say is zero.
+type how struct {
+	peak, end string
+	rows      int
+}
+
+// parseRate reads RATE[:FRACTION][@ROWS]; the empty rate says nothing.
+func parseRate(text string) (h how, err error) {
+	if text == "" {
+		return h, nil
+	}
+	rest, rows, at := strings.Cut(text, "@")
+	if at {
+		if h.rows, err = strconv.Atoi(rows); err != nil || h.rows < 1 {
+			return h, fmt.Errorf("%q is no number of rows", rows)
+		}
+	}
+	peak, end, two := strings.Cut(rest, ":")
+	if x, err := strconv.ParseFloat(peak, 64); err != nil || !(x > 0) {
+		return h, fmt.Errorf("%q is no learning rate", peak)
+	}
+	if y, err := strconv.ParseFloat(end, 64); two && !(err == nil && y >= 0 && y <= 1) {
+		return h, fmt.Errorf("%q is no fraction of the peak", end)
+	}
+	h.peak, h.end = peak, end
+	return h, nil
 }
 
 // best are the records of a row with its best rate: that of the lowest KL among those of its first seed.
@@ -166,7 +199,7 @@ func (t *table) row(ctx context.Context, r *record) error {
 		name += "-seed" + strconv.Itoa(r.Seed)
 	}
 	if r.Rate != "" {
-		name += "-" + strings.ReplaceAll(r.Rate, ":", "-to-")
+		name += "-" + strings.NewReplacer(":", "-to-", "@", "-rows-").Replace(r.Rate)
 	}
 	file := filepath.Join(t.dir, name+".gguf")
 	start := time.Now()
@@ -195,18 +228,24 @@ func (t *table) row(ctx context.Context, r *record) error {
 
 // distil trains a student in the folder run, and exports it to file.
 func (t *table) distil(ctx context.Context, run, file string, r *record) error {
+	h, err := parseRate(r.Rate)
+	if err != nil {
+		return err
+	}
+	rows := cmp.Or(h.rows, t.Rows)
+	steps := max(1, t.Steps*t.Rows/rows)
 	args := []string{"distill", t.model, "--quantize-aware", r.Type, "-d", t.text, "--eval-data", t.held,
-		"-o", run, "--force", "--seed", strconv.Itoa(r.Seed),
-		"--steps", strconv.Itoa(t.Steps), "--batch-size", strconv.Itoa(t.Rows), "--seq-len", strconv.Itoa(t.Length), "--backend", t.Backend,
+		"-o", run, "--force", "--seed", strconv.Itoa(r.Seed), "--steps", strconv.Itoa(steps),
+		"--batch-size", strconv.Itoa(rows), "--seq-len", strconv.Itoa(t.Length), "--backend", t.Backend,
 		"--control", "none", "--samples", "0", "--eval-every", "0", "--json"}
 	if t.Every != "" {
 		args = append(args, "--quantize-search-every", t.Every)
 	}
-	if peak, end, two := strings.Cut(r.Rate, ":"); r.Rate != "" {
-		args = append(args, "--learning-rate", peak)
-		if two {
-			args = append(args, "--min-lr-ratio", end)
-		}
+	if h.peak != "" {
+		args = append(args, "--learning-rate", h.peak)
+	}
+	if h.end != "" {
+		args = append(args, "--min-lr-ratio", h.end)
 	}
 	var result struct {
 		Tokens  int     `json:"tokens_seen"`

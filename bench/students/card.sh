@@ -12,7 +12,7 @@
 #   LIMIT=SECONDS    for all parts together (420); LIMIT_PART=SECONDS for quantaware alone, so that more has its turn
 #   TOKENS, SEEDS, RATES, JOBS, ONLY   as the flags of bench/students (1310720, 1,2,3, .5,1,2, 4, all)
 #   STEPS, BATCH, LENGTH, TYPES, QUANT_RATES, QUANT_JOBS, QUANT_BACKEND   as the flags of bench/quantaware (350, 8, 512,
-#                    q4_k_m,q2_k,q3_k_m,q4_0, 3e-5,6e-5,1e-4,6e-5:0,1e-4:0, 4, cuda)
+#                    q4_k_m,q2_k,q3_k_m,q4_0, 3e-5,3e-5@2,6e-5@2,1e-4@2,6e-5:0@2,6e-5@1, 4, cuda)
 #   TEACHER_FLAGS    further flags of apr distill for the part teacher, such as "--steps 3600"
 #   SPEEDS_FLAGS     further flags of bench/students for the part speeds, such as "-speeds-model MODEL"
 #   ADAPTER_STEPS    steps of each of the two students of the part adapters (60)
@@ -62,7 +62,7 @@ quantaware() {
 	limit=$((${LIMIT_PART:-$limit} < limit ? ${LIMIT_PART:-$limit} : limit))
 	"$programs/quantaware" -apr "$apr" -machine "$machine" -backend "${QUANT_BACKEND:-$backend}" -seeds "${SEEDS:-1,2,3}" \
 		-steps "${STEPS:-350}" -batch-size "${BATCH:-8}" -seq-len "${LENGTH:-512}" -types "${TYPES:-q4_k_m,q2_k,q3_k_m,q4_0}" \
-		-rates "${QUANT_RATES-3e-5,6e-5,1e-4,6e-5:0,1e-4:0}" -jobs "${QUANT_JOBS:-4}" -limit "${limit}s" \
+		-rates "${QUANT_RATES-3e-5,3e-5@2,6e-5@2,1e-4@2,6e-5:0@2,6e-5@1}" -jobs "${QUANT_JOBS:-4}" -limit "${limit}s" \
 		-keep "$out/quantaware" -log "$out/quantaware.jsonl" "$model" "$data" "$held" >"$out/quantaware.md" || status=1
 	cat "$out/quantaware.md"
 }
