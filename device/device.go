@@ -290,6 +290,7 @@ const (
 	Quantizes Feature = "quantisation-aware training"      // its streams are no Quantizer, and Param takes no Blocks
 	Projects  Feature = "a teacher with another tokenizer" // its streams are no Projector
 	Maps      Feature = "attention transfer"
+	Draws     Feature = "drawing on the device" // its streams are no Drawer
 )
 
 // Device owns memory and weights.

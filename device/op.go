@@ -63,6 +63,7 @@ const (
 	OpAdamW
 	OpQuantize
 	OpArgMax
+	OpDraw
 	OpDecode
 	OpTemp
 	OpRelease
@@ -81,7 +82,8 @@ var opNames = [NumOps]string{
 	"LowRankInputGrad", "Mix", "Project",
 	"Route", "RouteBackward", "GroupedMatMul", "GroupedInputGrad",
 	"GroupedWeightGrad", "Combine", "CombineBackward", "CountSlots", "BalanceBackward", "Gather", "Scatter", "Loss",
-	"SquaredError", "CompareMaps", "Verdict", "AdamW", "Quantize", "ArgMax", "Decode", "Temp", "Release", "Alloc", "Free", "Frozen", "Phase",
+	"SquaredError", "CompareMaps", "Verdict", "AdamW", "Quantize", "ArgMax", "Draw", "Decode",
+	"Temp", "Release", "Alloc", "Free", "Frozen", "Phase",
 }
 
 // String returns the name of the method.
@@ -115,6 +117,9 @@ func (o Op) Feature() Feature {
 	}
 	if o == OpProject {
 		return Projects
+	}
+	if o == OpDraw {
+		return Draws
 	}
 	if o == OpCompareMaps {
 		return Maps

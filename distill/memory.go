@@ -12,7 +12,6 @@ import (
 	"apr/corpus"
 	"apr/device"
 	"apr/device/dry"
-	"apr/generate"
 	"apr/internal/fault"
 	"apr/model"
 	"apr/optim"
@@ -105,9 +104,9 @@ func (d DryRun) run(dev *dry.Device, stream device.Stream, s plan.Setting) (*dry
 	if t.Maps, err = d.Guide.makeMaps(d.Student, d.Teacher.Config, t.Teacher, 0); err != nil {
 		return nil, err
 	}
-	var writer *generate.Writer
+	var writer ownWriter
 	if n := d.OnPolicy.Rows(rows); n > 0 && d.Loss.Alpha != 0 {
-		writer = generate.NewWriter(student.Frozen(), stream, d.OnPolicy.engine(rows, d.SeqLen, d.Vocab, dev))
+		writer = d.OnPolicy.newWriter(student.Frozen(), stream, rows, d.SeqLen, d.Vocab)
 		t.OwnRows(n, d.SeqLen, d.OnPolicy.Sampled)
 	}
 	t.Optimizer = optim.Optimizer{Schedule: optim.Schedule{Kind: optim.Constant, Steps: 1}}

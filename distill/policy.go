@@ -70,11 +70,35 @@ func (c Config) validateOnPolicy() error {
 // ownSlots bounds the texts that are written at a time.
 const ownSlots = 64
 
-// engine is how the student's rows are written: each has room for a whole row.
-func (o OnPolicy) engine(rows, seqLen, vocab int, dev device.Device) generate.EngineOptions {
-	return generate.EngineOptions{
-		Slots: min(o.Rows(rows), ownSlots), Capacity: seqLen + 1, Rows: generate.PassRows(dev), Vocab: vocab,
+// On a device other than a CPU rows are written in lock-step: togetherRows at a time at most, fewer where their keys and
+// values would take more than togetherBytes.
+const togetherRows, togetherBytes = 512, 8 << 30
+
+// ownWriter writes texts by the weights that a model has at each call.
+type ownWriter interface {
+	Write(ctx context.Context, all []generate.Request) ([]generate.Text, error)
+	Rehearse()
+	Free()
+}
+
+// manner returns how many of a step's rows are written at a time, and whether in lock-step.
+func (o OnPolicy) manner(m *model.Model, rows, seqLen int) (n int, together bool) {
+	n = o.Rows(rows)
+	if m.Device().Info().Kind == "cpu" || m.InStep(seqLen) != "" {
+		return min(n, ownSlots), false
 	}
+	return m.LockstepRows(min(n, togetherRows), seqLen, ownSlots, togetherBytes), true
+}
+
+// newWriter reserves what writes the student's rows of a step; each has room for a whole row.
+func (o OnPolicy) newWriter(m *model.Model, s device.Stream, rows, seqLen, vocab int) ownWriter {
+	n, together := o.manner(m, rows, seqLen)
+	if together {
+		return generate.NewTogether(m, s, n, seqLen, vocab)
+	}
+	return generate.NewWriter(m, s, generate.EngineOptions{
+		Slots: n, Capacity: seqLen + 1, Rows: generate.PassRows(m.Device()), Vocab: vocab,
+	})
 }
 
 // policy writes the rows of a leg that are the student's own.
@@ -82,7 +106,7 @@ type policy struct {
 	OnPolicy
 	rows    int // of a step
 	prompts *corpus.Prompts
-	writer  *generate.Writer
+	writer  ownWriter
 	options generate.Options
 	seqLen  int
 	pad     int32
@@ -97,7 +121,7 @@ func (r *Run) newPolicy(student *model.Model) *policy {
 	}
 	return &policy{
 		OnPolicy: r.OnPolicy, rows: n, prompts: r.in.prompts, seqLen: r.SeqLen, pad: r.in.train.EOS,
-		writer:  generate.NewWriter(student.Frozen(), r.stream, r.OnPolicy.engine(r.Rows(), r.SeqLen, r.in.vocab, r.dev)),
+		writer:  r.OnPolicy.newWriter(student.Frozen(), r.stream, r.Rows(), r.SeqLen, r.in.vocab),
 		options: generate.Options{Temperature: 1, Seed: r.Seed, Stop: r.in.ends, Never: r.in.never},
 	}
 }
@@ -196,7 +220,7 @@ func (in *inputs) ownSteps(c Config, epochs int) int64 {
 }
 
 // recordOnPolicy writes down what the student writes itself.
-func (r *Run) recordOnPolicy() error {
+func (r *Run) recordOnPolicy(student *model.Model) error {
 	o := r.OnPolicy
 	if !o.On() {
 		return nil
@@ -206,9 +230,11 @@ func (r *Run) recordOnPolicy() error {
 	if o.Sampled {
 		estimator = "sampled"
 	}
+	at, together := o.manner(student, r.Rows(), r.SeqLen)
 	detail := map[string]any{
 		"rows": n, "of": r.Rows(), "prompts": r.in.prompts.Len(), "samples_per_prompt": o.Samples, "max_tokens": o.MaxTokens,
-		"estimator": estimator, "lag": 0, "ends": r.in.ends, "never_drawn": r.in.never,
+		"estimator": estimator, "lag": 0, "at_a_time": at,
+		"in_lockstep": together, "ends": r.in.ends, "never_drawn": r.in.never,
 	}
 	reason := fmt.Sprintf("%d of %d rows of a step are the student's own, by its weights before it", n, r.Rows())
 	r.obs.Detail("on-policy: %s", reason)

@@ -194,7 +194,7 @@ func (r *Run) execute(ctx context.Context, out *Outcome) error {
 		r.recordQuantize()); err != nil {
 		return err
 	}
-	if err := errors.Join(r.recordOnPolicy(), r.initialise(student)); err != nil {
+	if err := errors.Join(r.recordOnPolicy(student), r.initialise(student)); err != nil {
 		return err
 	}
 	l := &leg{run: r, name: LegStudent, student: student, teacher: r.Ensemble.of(teachers, r.dev.Info(), r.SeqLen, r.Loss.Temperature)}

@@ -3,6 +3,7 @@ package eval
 import (
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -16,7 +17,20 @@ import (
 type Countdown struct {
 	Numbers  []int
 	Target   int
-	Solution string // one of several
+	Solution string // one of several, an expression
+	Steps    string // the same, an operation at a time: 3*7=21, 21+12=33
+}
+
+// heldShare is the share of problems that are held out: one in so many.
+const heldShare = 16
+
+// HeldOut reports whether the problem is one of those, chosen by a hash of its target and its numbers in any order, that
+// no training text of bench/countdown has and all its questions are.
+func (c Countdown) HeldOut() bool {
+	numbers := slices.Sorted(slices.Values(c.Numbers))
+	h := fnv.New32a()
+	fmt.Fprint(h, c.Target, numbers)
+	return h.Sum32()%heldShare == 0
 }
 
 // Prompt is the problem as a text that a solution and a line end complete.
@@ -31,10 +45,11 @@ func NewCountdown(seed uint64, i, count, most int) Countdown {
 	for {
 		c := Countdown{}
 		var values []int
-		var texts []string
+		var texts, steps []string
 		for range count {
 			n := 1 + rng.IntN(most)
 			c.Numbers, values, texts = append(c.Numbers, n), append(values, n), append(texts, strconv.Itoa(n))
+			steps = append(steps, "")
 		}
 		for range 1 + rng.IntN(count-1) { // two values become one
 			a, b := rng.IntN(len(values)), rng.IntN(len(values)-1)
@@ -52,10 +67,12 @@ func NewCountdown(seed uint64, i, count, most int) Countdown {
 				v, op = x/y, "/"
 			}
 			text := "(" + texts[a] + op + texts[b] + ")"
+			step := steps[a] + steps[b] + fmt.Sprintf("%d%s%d=%d, ", x, op, y, v)
 			lo, hi := min(a, b), max(a, b)
 			values, texts = slices.Delete(values, hi, hi+1), slices.Delete(texts, hi, hi+1)
-			values[lo], texts[lo] = v, text
-			c.Target, c.Solution = v, text[1:len(text)-1]
+			steps = slices.Delete(steps, hi, hi+1)
+			values[lo], texts[lo], steps[lo] = v, text, step
+			c.Target, c.Solution, c.Steps = v, text[1:len(text)-1], strings.TrimSuffix(step, ", ")
 		}
 		if c.Target >= 1 && c.Target <= 10*most {
 			return c
@@ -63,8 +80,12 @@ func NewCountdown(seed uint64, i, count, most int) Countdown {
 	}
 }
 
-// Check says why text is no solution; nil: it is one.
+// Check says why text is no solution; nil: it is one, an expression or operations one at a time, the last of which gives
+// the target.
 func (c Countdown) Check(text string) error {
+	if strings.Contains(text, "=") {
+		return c.checkSteps(text)
+	}
 	p := &expression{text: strings.ReplaceAll(strings.TrimSpace(text), " ", ""), left: slices.Clone(c.Numbers)}
 	v, err := p.sum(0)
 	switch {
@@ -74,6 +95,50 @@ func (c Countdown) Check(text string) error {
 		return fmt.Errorf("%q is left over", p.text)
 	case v != c.Target:
 		return fmt.Errorf("it is %d, not %d", v, c.Target)
+	}
+	return nil
+}
+
+// checkSteps judges a op b=v, …: a and b are numbers that are left, which they use up, and v is left then.
+func (c Countdown) checkSteps(text string) error {
+	left, last := slices.Clone(c.Numbers), 0
+	for step := range strings.SplitSeq(strings.ReplaceAll(text, " ", ""), ",") {
+		head, told, _ := strings.Cut(step, "=")
+		p := &expression{text: head, left: left}
+		a, err := p.factor(deepest)
+		if err != nil {
+			return err
+		}
+		op := p.take("+-*/")
+		if op == 0 {
+			return fmt.Errorf("%q is not two numbers and an operation", step)
+		}
+		b, err := p.factor(deepest)
+		if err != nil {
+			return err
+		}
+		if p.text != "" {
+			return fmt.Errorf("%q is left over", p.text)
+		}
+		switch {
+		case op == '+':
+			last = a + b
+		case op == '-':
+			last = a - b
+		case op == '*':
+			last = a * b
+		case b == 0 || a%b != 0:
+			return fmt.Errorf("%d/%d leaves a remainder", a, b)
+		default:
+			last = a / b
+		}
+		if told != strconv.Itoa(last) || last > largest {
+			return fmt.Errorf("%q is %d", step, last)
+		}
+		left = append(p.left, last)
+	}
+	if last != c.Target {
+		return fmt.Errorf("it is %d, not %d", last, c.Target)
 	}
 	return nil
 }

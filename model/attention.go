@@ -17,8 +17,12 @@ func (p *pass) attend(b *layer, k *acts, y device.Tensor) {
 		b.qkv.keeping(k.low.qkv).forward(p.s, k.qkv, y)
 	}
 	p.finish(b, k)
-	if p.each != nil {
-		p.attendEach(b, k)
+	if p.each != nil || p.lock != nil {
+		if p.each != nil {
+			p.attendEach(b, k)
+		} else {
+			p.attendTogether(b, k)
+		}
 		p.gated(b, k)
 		return
 	}
@@ -131,6 +135,9 @@ func (p *pass) rotate(b *layer, x device.Tensor, inverse bool) {
 	switch {
 	case p.each != nil:
 		p.rotateEach(b, x, r)
+	case p.lock != nil:
+		r.Offset = p.lock.length
+		p.turn(b, x, r, 0) // of sequences short enough for one class: see InStep
 	case p.cache != nil:
 		r.Offset = p.cache.length
 		p.turn(b, x, r, p.cache.class)

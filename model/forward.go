@@ -41,6 +41,7 @@ type pass struct {
 	act   tensor.DType
 	cache *Cache        // of an Extend
 	each  *each         // of an ExtendEach
+	lock  *Lockstep     // of an ExtendTogether
 	delta device.Tensor // [n, h]: what a branch adds to the residual stream
 	adds  bool          // branches add to the residual stream themselves, where nothing stands between: see adding
 	p     device.Tensor // [n, layers·p]: per-layer embeddings
@@ -166,7 +167,7 @@ func (p *pass) inference(w *workspace) (x device.Tensor) {
 			p.kinds = append(p.kinds, acts{x: x, y1: y, z1: y, x2: x, y2: y, z2: y, x3: x, z3: y, moe: expertActs{yRouter: y, y: y}})
 			b.fill(&p.kinds[b.kind], w.n, keptByNone, h, p.act, false, w.takeRows)
 		}
-		if b.lends && p.cache == nil && p.each == nil { // for all layers that read it
+		if b.lends && p.cache == nil && p.each == nil && p.lock == nil { // for all layers that read it
 			if p.lent == nil {
 				p.lent = map[int]device.Tensor{}
 			}

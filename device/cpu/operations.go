@@ -27,6 +27,7 @@ type operations struct {
 	delta                   deltaOp
 	mix                     mixOp
 	project                 projectOp
+	draw                    drawOp
 	loss                    lossOp
 	squared                 squaredOp
 	params                  paramsOp
@@ -61,6 +62,7 @@ func (o *operations) bind(s *Stream) {
 	o.delta.s, o.delta.fwd, o.delta.bwd = s, o.delta.forward, o.delta.backward
 	o.mix.s, o.mix.run = s, o.mix.rows
 	o.project.s, o.project.run = s, o.project.piece
+	o.draw.s, o.draw.run = s, o.draw.piece
 	o.loss.s, o.loss.run = s, o.loss.piece
 	o.squared.s, o.squared.run = s, o.squared.rows
 	o.quantize.run = o.quantize.piece

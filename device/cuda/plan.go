@@ -179,6 +179,8 @@ func modulesOf(o dry.Op, act tensor.DType, tf32 bool) []string {
 		return kernel.QuantizeModules(strings.Split(o.Weight, "+"))
 	case device.OpDropout:
 		return []string{kernel.DropoutModule}
+	case device.OpDraw:
+		return []string{kernel.DrawModule}
 	case device.OpCompareMaps:
 		return []string{kernel.MapsModule}
 	case device.OpMix, device.OpSquaredError:

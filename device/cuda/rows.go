@@ -60,6 +60,18 @@ func (s *Stream) ArgMax(ids, best, x device.Tensor) {
 	}
 }
 
+var _ device.Drawer = (*Stream)(nil)
+
+// Draw draws an id of softmax(x+never) for each row: see device.Drawer.
+func (s *Stream) Draw(ids, out, x, never, keys device.Tensor) {
+	device.CheckDraw(ids, out, x, never, keys)
+	if o := s.begin("Draw", ids, out, x, never, keys); o != nil {
+		ids.Buf.(*buffer).ids = nil // only the device knows them
+		kernel.Draw(o, mat(ids), mat(out), mat(x), mat(never), mat(keys))
+		o.end()
+	}
+}
+
 // cast converts src to the type of dst.
 func (s *Stream) cast(op string, dst, src device.Tensor) {
 	if o := s.begin(op, dst, src); o != nil {

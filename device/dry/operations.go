@@ -314,6 +314,14 @@ func (s *Stream) AdamW(params []*device.Param, _ device.AdamW) {
 	s.count(Op{Kind: device.OpAdamW, In: tensor.F32, Rows: len(params)}, 0, n)
 }
 
+var _ device.Drawer = (*Stream)(nil)
+
+// Draw records the operation.
+func (s *Stream) Draw(rows, out, x, never, keys device.Tensor) {
+	device.CheckDraw(rows, out, x, never, keys)
+	s.count(Op{Kind: device.OpDraw, In: x.DType, Rows: x.Rows, Cols: x.Cols}, 0, use(device.OpDraw, rows, out, x, never, keys))
+}
+
 // ArgMax records the operation.
 func (s *Stream) ArgMax(rows, best, x device.Tensor) {
 	device.CheckArgMax(rows, best, x)

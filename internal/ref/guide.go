@@ -38,6 +38,20 @@ func Project(t Mat, starts, ids []int, weights []float64, temperature float64) M
 	return out
 }
 
+// Draw returns the scores that device.Drawer draws by, x[r,i] + never[i] − ln(−ln u(keys[r], i)), never nil for none.
+func Draw(x Mat, never []float64, keys []uint64) Mat {
+	scores := New(x.Rows, x.Cols)
+	for r := range x.Rows {
+		for i, v := range x.Row(r) {
+			if never != nil {
+				v += never[i]
+			}
+			scores.Row(r)[i] = v - math.Log(-math.Log1p(-device.DrawUniform(keys[r], i)))
+		}
+	}
+	return scores
+}
+
 // SquaredError returns Σ_r ‖u[r]−t[r]‖²/m, m the columns, and the gradient of weight·invN times it over u.
 func SquaredError(u, t Mat, weight, invN float64) (sum float64, grad Mat) {
 	grad = New(u.Rows, u.Cols)

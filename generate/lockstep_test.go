@@ -1,0 +1,134 @@
+package generate_test
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"apr/device"
+	"apr/device/cpu"
+	"apr/generate"
+	"apr/internal/contracttest"
+	"apr/internal/near"
+	"apr/model"
+	"apr/model/modeltest"
+	"apr/tensor"
+)
+
+// ownRequests are prompts of different lengths, texts of different ends.
+func ownRequests(rng *rand.Rand, vocab, n int) (all []generate.Request) {
+	var stops []int32
+	for id := int32(2); id < 80; id++ {
+		stops = append(stops, id)
+	}
+	for i := range n {
+		prompt := make([]int32, 1+rng.IntN(5))
+		for j := range prompt {
+			prompt[j] = rng.Int32N(int32(vocab))
+		}
+		o := generate.Options{Temperature: 1, Seed: 7, MaxTokens: 1 + rng.IntN(6), Stop: stops, Never: []int32{1}}
+		all = append(all, generate.Request{Prompt: prompt, Options: o, Sample: i, KeepStop: true})
+	}
+	return all
+}
+
+// TestTogether: in lock-step every token is one that the model gives the probability that is told, whatever the lengths
+// of prompts and texts and whatever other texts there are; and texts are the same in waves and all at once.
+func TestTogether(t *testing.T) {
+	dev := modeltest.CPU(t, cpu.Options{})
+	f := modeltest.Open(t, "../testdata/golden/qwen2/tied_gqa/student")
+	m := modeltest.On(t, dev, f)
+	v := f.Config.Vocab
+	requests := ownRequests(rand.New(rand.NewPCG(3, 9)), v, 9)
+	write := func(rows int) []generate.Text {
+		w := generate.NewTogether(m, dev.NewStream(), rows, 16, v)
+		defer w.Free()
+		texts, err := w.Write(t.Context(), requests)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return texts
+	}
+	all := write(16)
+	if got := write(4); fmt.Sprint(got) != fmt.Sprint(all) {
+		t.Errorf("in waves of 4:\n%v, at once\n%v", got, all)
+	}
+	s := dev.NewStream()
+	stopped := 0
+	for i, text := range all {
+		r := requests[i]
+		if n := len(text.IDs); n == 0 || n > r.MaxTokens || !text.Stopped && n < r.MaxTokens {
+			t.Fatalf("text %d of %d tokens has %v, stopped %v", i, r.MaxTokens, text.IDs, text.Stopped)
+		}
+		if text.Stopped {
+			stopped++
+		}
+		ids := append(append([]int32{}, r.Prompt...), text.IDs...)
+		hidden := s.Temp("hidden", device.Activations, tensor.F32, len(ids)-1, f.Config.Hidden)
+		in := s.Temp("ids", device.Batch, tensor.I32, len(ids)-1, 1)
+		s.UploadInts(in, ids[:len(ids)-1])
+		m.Hidden(s, hidden, model.Tokens{IDs: in, Rows: 1, SeqLen: len(ids) - 1})
+		logits := make([]float32, (len(ids)-1)*v)
+		z := s.Temp("logits", device.Logits, tensor.F32, len(ids)-1, v)
+		m.Logits(s, z, hidden)
+		if err := s.Download(logits, z); err != nil {
+			t.Fatal(err)
+		}
+		for k, id := range text.IDs {
+			row, sum := logits[(len(r.Prompt)-1+k)*v:(len(r.Prompt)+k)*v], 0.0
+			for _, x := range row {
+				sum += math.Exp(float64(x))
+			}
+			near.Check(t, "ln p", text.LogProbs[k:k+1], []float64{float64(row[id]) - math.Log(sum)}, 2e-5)
+			if id == 1 {
+				t.Errorf("text %d has an id that is never drawn", i)
+			}
+		}
+		s.Release(hidden, in, z)
+		contracttest.Cases(t, len(text.IDs))
+	}
+	if stopped == 0 || stopped == len(all) {
+		t.Errorf("%d of %d texts ended by themselves: nothing is tested", stopped, len(all))
+	}
+}
+
+// TestTogetherDistribution: the first tokens of 6,000 texts are drawn as often as they are likely, by χ² over the ten
+// likeliest ids and the rest.
+func TestTogetherDistribution(t *testing.T) {
+	dev := modeltest.CPU(t, cpu.Options{})
+	f := modeltest.Open(t, "../testdata/golden/qwen2/tied_gqa/student")
+	m := modeltest.On(t, dev, f)
+	w := generate.NewTogether(m, dev.NewStream(), 500, 4, f.Config.Vocab)
+	defer w.Free()
+	const n = 6000
+	requests := make([]generate.Request, n)
+	for i := range requests {
+		requests[i] = generate.Request{Prompt: []int32{7, 2}, Sample: i, Options: generate.Options{Temperature: 1, Seed: 1, MaxTokens: 1}}
+	}
+	texts, err := w.Write(t.Context(), requests)
+	if err != nil {
+		t.Fatal(err)
+	}
+	counts, shares := map[int32]float64{}, map[int32]float64{}
+	for _, x := range texts {
+		counts[x.IDs[0]]++
+		shares[x.IDs[0]] = math.Exp(x.LogProbs[0])
+	}
+	chi, left, rest := 0.0, float64(n), 1.0
+	cells := 0
+	for id, p := range shares {
+		if p*n < 60 {
+			continue
+		}
+		chi += (counts[id] - p*n) * (counts[id] - p*n) / (p * n)
+		left, rest, cells = left-counts[id], rest-p, cells+1
+	}
+	chi += (left - rest*n) * (left - rest*n) / (rest * n)
+	// Wilson and Hilferty 1931: of k degrees of freedom, 99.9 % are below k(1 − 2/9k + 3.09√(2/9k))³.
+	k := float64(cells)
+	if limit := k * math.Pow(1-2/(9*k)+3.09*math.Sqrt(2/(9*k)), 3); cells < 3 || !(chi < limit) {
+		t.Errorf("χ² over %d cells is %g, above %g", cells+1, chi, limit)
+	}
+	contracttest.Cases(t, n)
+}

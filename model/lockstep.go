@@ -1,0 +1,128 @@
+package model
+
+import (
+	"apr/device"
+	"apr/tensor"
+)
+
+// Lockstep holds the finished keys and the values of sequences that all are at one position. Every layer then attends
+// with one operation, where a Paged cache needs four for each sequence: that is what many short texts of one length
+// want.
+type Lockstep struct {
+	m                      *Model
+	rows, capacity, length int
+	layers                 []device.Tensor // [rows·capacity, 2·kv·d]: of row r from r·capacity on, a key and its value
+	fresh                  []bool          // layers that have memory of their own
+}
+
+// InStep says why sequences of up to capacity positions cannot be extended in lock-step; "": they can.
+func (m *Model) InStep(capacity int) string { return m.Rewinds(capacity) }
+
+// NewLockstep reserves the keys and values of rows sequences of up to capacity positions. InStep allows it.
+func (m *Model) NewLockstep(rows, capacity int) *Lockstep {
+	if why := m.InStep(capacity); why != "" {
+		panic("model: no lock-step with " + why)
+	}
+	c := &Lockstep{m: m, rows: rows, capacity: capacity}
+	act := m.dev.Info().Activations
+	for i := range m.layers {
+		b := &m.layers[i]
+		if !b.own {
+			c.layers, c.fresh = append(c.layers, c.layers[b.Attn.KVFrom]), append(c.fresh, false)
+			continue
+		}
+		t := m.dev.Alloc("lockstep", device.KVCache, act, rows*capacity, 2*b.Attn.KVDim())
+		c.layers, c.fresh = append(c.layers, t), append(c.fresh, true)
+	}
+	return c
+}
+
+// Free gives the memory back; the cache must not be used afterwards.
+func (c *Lockstep) Free() {
+	for i, t := range c.layers {
+		if c.fresh[i] {
+			c.m.dev.Free(t)
+		}
+	}
+}
+
+// Rows returns the number of sequences.
+func (c *Lockstep) Rows() int { return c.rows }
+
+// Capacity returns the positions that a sequence may have.
+func (c *Lockstep) Capacity() int { return c.capacity }
+
+// Len returns the positions that every sequence has.
+func (c *Lockstep) Len() int { return c.length }
+
+// Reset forgets all positions.
+func (c *Lockstep) Reset() { c.length = 0 }
+
+// Assume makes a dry device take the cache as filled up to n positions.
+func (c *Lockstep) Assume(n int) { c.length = n }
+
+// ExtendTogether runs the body over one further position of every sequence, a row of ids (I32 [rows, 1]) each, and
+// writes their final hidden states to dst [rows, h].
+func (m *Model) ExtendTogether(s device.Stream, dst device.Tensor, c *Lockstep, ids device.Tensor) {
+	if ids.Rows != c.rows || c.length >= c.capacity {
+		panic("model: a lock-step over other rows, or beyond its capacity")
+	}
+	m.arrange(s, c.rows)
+	w := newWorkspace(s, c.rows)
+	p := &pass{m: m, s: s, t: Tokens{IDs: ids, Rows: c.rows, SeqLen: 1}, act: dst.DType, lock: c}
+	x := p.inference(w)
+	v := p.embed(x)
+	p.perLayer(w, &perLayerActs{}, x)
+	for i := range m.layers {
+		v = p.layer(&m.layers[i], p.reused(&m.layers[i]), v, false)
+	}
+	p.last(dst, device.Tensor{}, x, v)
+	w.release()
+	c.length++
+}
+
+// attendTogether adds the finished k and v of the position of every sequence to the cache, and attends.
+func (p *pass) attendTogether(b *layer, k *acts) {
+	c, kv := p.lock, b.Attn.KVDim()
+	q, all := k.qkv.ColRange(0, b.Attn.QDim()), c.layers[b.index]
+	if b.own {
+		_, kk, v := b.read(k)
+		at := all.RowRange(c.length, all.Rows)
+		at.Rows, at.Stride = c.rows, c.capacity*all.Stride // the row of this position of each sequence
+		if b.finishes() {
+			p.s.Copy(at.ColRange(0, kv), kk)
+			p.s.Copy(at.ColRange(kv, 2*kv), v)
+		} else { // they stand side by side
+			kk.Cols = 2 * kv
+			p.s.Copy(at, kk)
+		}
+	}
+	a := b.Attn
+	d := device.Attn{
+		Batch: c.rows, QLen: 1, KLen: c.length + 1, QOffset: c.length, KStride: c.capacity,
+		Heads: a.Heads, KVHeads: a.KVHeads, HeadDim: a.HeadDim, Scale: scoreScale(a.Scale, a.HeadDim), Cap: a.Cap,
+		Sinks: b.sinks.value,
+	}
+	if a.Window > 0 && a.Window < d.KLen {
+		d.Window = a.Window
+	}
+	p.s.Attention(b.attended(k), device.Tensor{}, q, all.ColRange(0, kv), all.ColRange(kv, 2*kv), d)
+}
+
+// lockstepBytes returns the bytes of a position of one sequence.
+func (m *Model) lockstepBytes(act tensor.DType) int64 {
+	n := int64(0)
+	for i := range m.layers {
+		if b := &m.layers[i]; b.own {
+			n += int64(2*b.Attn.KVDim()) * int64(act.BlockBytes())
+		}
+	}
+	return n
+}
+
+// LockstepRows returns how many of rows sequences of capacity positions are extended at a time, so that their keys and
+// values take at most limit bytes, but no fewer than least.
+func (m *Model) LockstepRows(rows, capacity, least int, limit int64) int {
+	each := m.lockstepBytes(m.dev.Info().Activations) * int64(capacity)
+	return min(rows, max(least, int(limit/max(1, each))))
+}
