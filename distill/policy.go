@@ -70,8 +70,8 @@ func (c Config) validateOnPolicy() error {
 // ownSlots bounds the texts that are written at a time.
 const ownSlots = 64
 
-// On a device other than a CPU rows are written in lock-step: togetherRows at a time at most, fewer where their keys and
-// values would take more than togetherBytes.
+// On a device other than a CPU rows are written in lock-step: togetherRows at a time at most, fewer where their keys
+// and values would take more than togetherBytes.
 const togetherRows, togetherBytes = 512, 8 << 30
 
 // ownWriter writes texts by the weights that a model has at each call.

@@ -24,8 +24,8 @@ type Countdown struct {
 // heldShare is the share of problems that are held out: one in so many.
 const heldShare = 16
 
-// HeldOut reports whether the problem is one of those, chosen by a hash of its target and its numbers in any order, that
-// no training text of bench/countdown has and all its questions are.
+// HeldOut reports whether the problem is one of those, chosen by a hash of its target and its numbers in any order,
+// that no training text of bench/countdown has and all its questions are.
 func (c Countdown) HeldOut() bool {
 	numbers := slices.Sorted(slices.Values(c.Numbers))
 	h := fnv.New32a()
@@ -80,8 +80,8 @@ func NewCountdown(seed uint64, i, count, most int) Countdown {
 	}
 }
 
-// Check says why text is no solution; nil: it is one, an expression or operations one at a time, the last of which gives
-// the target.
+// Check says why text is no solution; nil: it is one, an expression or operations one at a time, the last of which
+// gives the target.
 func (c Countdown) Check(text string) error {
 	if strings.Contains(text, "=") {
 		return c.checkSteps(text)

@@ -44,7 +44,8 @@ func NewTogether(m *model.Model, s device.Stream, rows, capacity, vocab int) *To
 		m: m, s: s, vocab: vocab, cache: m.NewLockstep(rows, min(capacity, m.Config.MaxPositions)),
 		ids: ints("generate.ids", rows), drawn: ints("generate.drawn", rows), keys: ints("generate.keys", 2*rows),
 		hidden: dev.Alloc("generate.hidden", device.Activations, dev.Info().Activations, rows, m.Config.Hidden),
-		logits: floats("generate.logits", rows, vocab), out: floats("generate.out", rows, 2), never: floats("generate.never", 1, vocab),
+		logits: floats("generate.logits", rows, vocab), out: floats("generate.out", rows, 2),
+		never: floats("generate.never", 1, vocab),
 	}
 }
 

@@ -104,7 +104,8 @@ func TestTogetherDistribution(t *testing.T) {
 	const n = 6000
 	requests := make([]generate.Request, n)
 	for i := range requests {
-		requests[i] = generate.Request{Prompt: []int32{7, 2}, Sample: i, Options: generate.Options{Temperature: 1, Seed: 1, MaxTokens: 1}}
+		requests[i] = generate.Request{Prompt: []int32{7, 2}, Sample: i, Options: generate.Options{Temperature: 1,
+			Seed: 1, MaxTokens: 1}}
 	}
 	texts, err := w.Write(t.Context(), requests)
 	if err != nil {

@@ -224,7 +224,8 @@ func (o *options) once(ctx context.Context, l *trial.Log[settings, record], how 
 		return fmt.Errorf("%s, seed %d: %w", how, seed, err)
 	}
 	r.How, r.Seed = how, seed
-	fmt.Fprintf(os.Stderr, "%s, seed %d: %.1f %% right, KL %.4f, %.0f s %s\n", how, seed, 100*r.Right, r.KL, r.Seconds, r.Ended)
+	fmt.Fprintf(os.Stderr, "%s, seed %d: %.1f %% right, KL %.4f, %.0f s %s\n", how, seed, 100*r.Right, r.KL,
+		r.Seconds, r.Ended)
 	if known {
 		return nil
 	}
@@ -246,10 +247,12 @@ type result struct {
 }
 
 // student trains a student with a row for each problem, and judges it.
-func (o *options) student(ctx context.Context, dir string, seed, steps int, rate string, args ...string) (record, error) {
+func (o *options) student(ctx context.Context, dir string, seed, steps int, rate string,
+	args ...string) (record, error) {
 	begun := time.Now()
 	args = append([]string{"distill", o.teacherFile, "--seed", strconv.Itoa(seed), "--steps", strconv.Itoa(steps),
-		"--batch-size", strconv.Itoa(o.Rows), "--seq-len", strconv.Itoa(o.Length), "--no-packing", "--learning-rate", rate}, args...)
+		"--batch-size", strconv.Itoa(o.Rows), "--seq-len", strconv.Itoa(o.Length), "--no-packing", "--learning-rate",
+		rate}, args...)
 	var r result
 	err := trial.Run(ctx, trial.Share(o.Jobs), &r, o.apr, append(args, o.common(dir)...)...)
 	if err != nil {
@@ -262,7 +265,8 @@ func (o *options) student(ctx context.Context, dir string, seed, steps int, rate
 
 // common are options of every run.
 func (o *options) common(dir string) []string {
-	return []string{"--data", o.file("train.jsonl"), "--eval-data", o.file("held.jsonl"), "--chat-template", o.file("plain.jinja"),
+	return []string{"--data", o.file("train.jsonl"), "--eval-data", o.file("held.jsonl"), "--chat-template",
+		o.file("plain.jinja"),
 		"--output", dir, "--force", "--eval-every", "0", "--samples", "0", "--control", "none", "--backend", o.Backend,
 		"--json", "--quiet", "--no-progress"}
 }
@@ -281,8 +285,10 @@ func (o *options) judge(ctx context.Context, dir string, r result) (record, erro
 	var asked struct {
 		Accuracy float64 `json:"accuracy"`
 	}
-	err := trial.Run(ctx, trial.Share(o.Jobs), &asked, o.apr, "eval", filepath.Join(dir, "student.apr"), "--task", "countdown",
-		"--data", o.file("questions.jsonl"), "--max-tokens", "40", "--backend", o.Backend, "--json", "--quiet", "--no-progress")
+	err := trial.Run(ctx, trial.Share(o.Jobs), &asked, o.apr, "eval", filepath.Join(dir, "student.apr"), "--task",
+		"countdown",
+		"--data", o.file("questions.jsonl"), "--max-tokens", "40", "--backend", o.Backend, "--json", "--quiet",
+		"--no-progress")
 	rec.Right = asked.Accuracy
 	return rec, err
 }

@@ -73,7 +73,8 @@ func config(shape string) ([]byte, error) {
 	return json.Marshal(map[string]any{
 		"architectures": []string{"Qwen2ForCausalLM"}, "model_type": "qwen2", "hidden_size": n[0], "num_hidden_layers": n[1],
 		"num_attention_heads": n[2], "num_key_value_heads": n[2], "intermediate_size": n[3], "vocab_size": 4096,
-		"max_position_embeddings": 512, "rms_norm_eps": 1e-6, "rope_theta": 1e4, "hidden_act": "silu", "initializer_range": .02,
+		"max_position_embeddings": 512, "rms_norm_eps": 1e-6, "rope_theta": 1e4, "hidden_act": "silu",
+		"initializer_range":   .02,
 		"tie_word_embeddings": false, "bos_token_id": 4093, "eos_token_id": 4093, "torch_dtype": "float32",
 	})
 }
@@ -149,7 +150,8 @@ func (o *options) print(l *trial.Log[settings, record]) error {
 // markdown is the table of a log.
 func markdown(s settings, all []record) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "On %s; problems of %d numbers up to %d, %d questions; %d + %d steps of %d rows, learning rate %g.\n\n",
+	fmt.Fprintf(&b,
+		"On %s; problems of %d numbers up to %d, %d questions; %d + %d steps of %d rows, learning rate %g.\n\n",
 		s.Machine, s.Numbers, s.Most, s.Questions, s.Warm, s.Steps, s.Rows, s.Rate)
 	b.WriteString("| | right | KL from the teacher | accepted as a draft | targets | s in steps | s in all | seeds |\n" +
 		"|---|--:|--:|--:|--:|--:|--:|--:|\n")
@@ -180,7 +182,8 @@ func markdown(s settings, all []record) string {
 		}
 		fmt.Fprintf(&b, "| %s%s | %s %% | %s | %s %% | %s | %s | %s | %d |\n", name, ended,
 			of(1, func(r record) float64 { return 100 * r.Right }), of(4, func(r record) float64 { return r.KL }),
-			of(1, func(r record) float64 { return 100 * r.Acceptance }), of(0, func(r record) float64 { return float64(r.Targets) }),
+			of(1, func(r record) float64 { return 100 * r.Acceptance }), of(0,
+				func(r record) float64 { return float64(r.Targets) }),
 			of(1, func(r record) float64 { return r.InSteps }), of(0, func(r record) float64 { return r.Seconds }), len(rs))
 	}
 	return b.String()

@@ -1,10 +1,13 @@
 // Command onpolicy times on-policy steps from end to end: the student writes, the teacher scores what it wrote, the
-// student learns from that. Weights are random, of published shapes, nothing ends a text, and all texts have one length:
-// speed does not depend on what the numbers are.
+// student learns from that. Weights are random, of published shapes, nothing ends a text, and all texts have one
+// length: speed does not depend on what the numbers are.
 //
-//	onpolicy [-backend cuda] [-shape 7b:0.5b] [-teacher q4k|fp8|cublas] [-prompts 64] [-samples 8] [-prompt 128] [-tokens 512]
+//	onpolicy [-backend cuda] [-shape 7b:0.5b] [-teacher q4k|fp8|cublas] [-prompts 64] [-samples 8] [-prompt 128]
 //
-// It prints one JSON object. bench/peer/torch_onpolicy.py is the same loop in PyTorch, bench/onpolicy/card.sh runs both.
+// [-tokens 512]
+//
+// It prints one JSON object. bench/peer/torch_onpolicy.py is the same loop in PyTorch, bench/onpolicy/card.sh runs
+// both.
 package main
 
 import (
@@ -172,15 +175,17 @@ func (o options) run(ctx context.Context) error {
 		Schedule: optim.Schedule{Kind: optim.Constant, Peak: 1e-6, Steps: o.rounds + 1},
 		AdamW:    device.AdamW{Beta1: .9, Beta2: .95, Eps: 1e-8, WeightDecay: .1}, MaxNorm: 1,
 	}
-	r := result{Device: dev.Info().Name, Shape: o.shape, Teacher: o.teacher, Texts: rows, Prompt: o.prompt, Tokens: o.tokens,
-		Load: time.Since(begun).Seconds()}
+	r := result{Device: dev.Info().Name, Shape: o.shape, Teacher: o.teacher, Texts: rows, Prompt: o.prompt,
+		Tokens: o.tokens,
+		Load:   time.Since(begun).Seconds()}
 	drawn := float64(rows * o.tokens)
 	for step := range o.rounds + 1 {
 		one, err := o.step(ctx, writer, tr, step)
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(os.Stderr, "step %d: sampling %.2f s (%.0f tokens/s), scoring and training %.2f s, %.0f tokens/s in all\n", step,
+		fmt.Fprintf(os.Stderr,
+			"step %d: sampling %.2f s (%.0f tokens/s), scoring and training %.2f s, %.0f tokens/s in all\n", step,
 			one.Sampling, drawn/one.Sampling, one.Training, drawn/(one.Sampling+one.Training))
 		if step == 0 {
 			r.First = one

@@ -319,7 +319,8 @@ var _ device.Drawer = (*Stream)(nil)
 // Draw records the operation.
 func (s *Stream) Draw(rows, out, x, never, keys device.Tensor) {
 	device.CheckDraw(rows, out, x, never, keys)
-	s.count(Op{Kind: device.OpDraw, In: x.DType, Rows: x.Rows, Cols: x.Cols}, 0, use(device.OpDraw, rows, out, x, never, keys))
+	s.count(Op{Kind: device.OpDraw, In: x.DType, Rows: x.Rows, Cols: x.Cols}, 0, use(device.OpDraw, rows, out, x,
+		never, keys))
 }
 
 // ArgMax records the operation.

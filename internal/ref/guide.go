@@ -38,7 +38,8 @@ func Project(t Mat, starts, ids []int, weights []float64, temperature float64) M
 	return out
 }
 
-// Draw returns the scores that device.Drawer draws by, x[r,i] + never[i] − ln(−ln u(keys[r], i)), never nil for none.
+// Draw returns the scores that device.Drawer draws by, x[r,i] + never[i] − ln(−ln u(keys[r], i)), never nil for
+// none.
 func Draw(x Mat, never []float64, keys []uint64) Mat {
 	scores := New(x.Rows, x.Cols)
 	for r := range x.Rows {

@@ -18,10 +18,10 @@ type drawArgs struct {
 }
 
 // Draw writes the column of the largest x[r,i] + never[i] + g(keys[r], i) of each row to ids [n,1] int32, g being
-// Gumbel's numbers of device.Drawer, and the column and ln softmax(x) there to out [n,2] float32: NaN if the row has NaN
-// or +∞. x [n,V] float32, never [1,V] float32 or zero, keys [2n,1] int32. A row is a thread block's. Its scores are
-// float32: an id may be drawn whose score is smaller than another's by 1e-5. Bytes moved: those of x, and of never for
-// each row, from cache.
+// Gumbel's numbers of device.Drawer, and the column and ln softmax(x) there to out [n,2] float32: NaN if the row has
+// NaN or +∞. x [n,V] float32, never [1,V] float32 or zero, keys [2n,1] int32. A row is a thread block's. Its scores
+// are float32: an id may be drawn whose score is smaller than another's by 1e-5. Bytes moved: those of x, and of
+// never for each row, from cache.
 func Draw(q Queue, ids, out, x, never, keys Mat) {
 	need(x.Type == tensor.F32 && ids.Rows == x.Rows && x.Cols > 0 && x.Cols < 1<<24, "Draw", "shapes differ")
 	need(out.Rows == x.Rows && out.Cols == 2 && keys.Rows*keys.Cols == 2*x.Rows, "Draw", "shapes differ")
