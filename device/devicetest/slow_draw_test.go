@@ -56,52 +56,52 @@ func init() {
 	mutants = append(mutants,
 		mutant{"the likeliest id for one that is drawn", "draw/", change(
 			func(x ref.Mat, never []float64, keys []uint64) ([]int, []float64) {
-			ids, logs := drawn(x, never, keys)
-			for r, id := range ref.ArgMax(x) {
-				ids[r], logs[r] = id, ref.LogSoftmax(x.Row(r), 1)[id]
-			}
-			return ids, logs
-		})},
+				ids, logs := drawn(x, never, keys)
+				for r, id := range ref.ArgMax(x) {
+					ids[r], logs[r] = id, ref.LogSoftmax(x.Row(r), 1)[id]
+				}
+				return ids, logs
+			})},
 		mutant{"ids that are never drawn, drawn", "draw/", change(
 			func(x ref.Mat, _ []float64, keys []uint64) ([]int, []float64) {
-			return drawn(x, nil, keys)
-		})},
+				return drawn(x, nil, keys)
+			})},
 		mutant{"the probability among the ids that are left", "draw/", change(
 			func(x ref.Mat, never []float64, keys []uint64) ([]int, []float64) {
-			if never == nil {
-				return drawn(x, nil, keys)
-			}
-			y := ref.New(x.Rows, x.Cols)
-			for i, v := range x.V {
-				y.V[i] = v + never[i%x.Cols]
-			}
-			return drawn(y, nil, keys)
-		})},
+				if never == nil {
+					return drawn(x, nil, keys)
+				}
+				y := ref.New(x.Rows, x.Cols)
+				for i, v := range x.V {
+					y.V[i] = v + never[i%x.Cols]
+				}
+				return drawn(y, nil, keys)
+			})},
 		mutant{"half of a key", "draw/", change(
 			func(x ref.Mat, never []float64, keys []uint64) ([]int, []float64) {
-			low := make([]uint64, len(keys))
-			for i, k := range keys {
-				low[i] = k & math.MaxUint32
-			}
-			return drawn(x, never, low)
-		})},
+				low := make([]uint64, len(keys))
+				for i, k := range keys {
+					low[i] = k & math.MaxUint32
+				}
+				return drawn(x, never, low)
+			})},
 		mutant{"one key for all rows", "draw/", change(
 			func(x ref.Mat, never []float64, keys []uint64) ([]int, []float64) {
-			same := make([]uint64, len(keys))
-			for i := range same {
-				same[i] = keys[0]
-			}
-			return drawn(x, never, same)
-		})},
+				same := make([]uint64, len(keys))
+				for i := range same {
+					same[i] = keys[0]
+				}
+				return drawn(x, never, same)
+			})},
 		mutant{"a probability where a logit is not finite", "draw/", change(
 			func(x ref.Mat, never []float64, keys []uint64) ([]int, []float64) {
-			ids, logs := drawn(x, never, keys)
-			for r := range logs {
-				if math.IsNaN(logs[r]) {
-					logs[r] = -1
+				ids, logs := drawn(x, never, keys)
+				for r := range logs {
+					if math.IsNaN(logs[r]) {
+						logs[r] = -1
+					}
 				}
-			}
-			return ids, logs
-		})},
+				return ids, logs
+			})},
 	)
 }
