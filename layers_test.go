@@ -38,7 +38,7 @@ var floors = []struct {
 		"teacher eval/sandbox eval distill convert prune"},
 	{"trust", "run/report falsify hub/hubtest hub s3/s3test s3 bench/randmodel bench/trial bench proofs selfcheck run/verify run/dispatch openai"},
 	{"door", "internal/cli cmd/apr bench/gputable bench/synth bench/interop bench/families bench/quantaware " +
-		"bench/students bench/ownrows bench/countdown bench/align bench/gosource"},
+		"bench/students bench/ownrows bench/countdown bench/onpolicy bench/align bench/gosource"},
 }
 
 // reserved are imports that only the packages named may have, in code that is not a test.
@@ -86,7 +86,7 @@ var reserved = []struct {
 // or told twice to stop, and corpus, whose Parquet parser is a child process of its own, as is what eval/sandbox confines.
 var exits = map[string]string{
 	"os.Exit": "internal/cli cmd/apr bench/gputable bench/synth bench/interop bench/families " +
-		"bench/quantaware bench/students bench/ownrows bench/countdown bench/align bench/gosource corpus eval/sandbox",
+		"bench/quantaware bench/students bench/ownrows bench/countdown bench/onpolicy bench/align bench/gosource corpus eval/sandbox",
 	"log.Fatal": "", "log.Fatalf": "", "log.Fatalln": "", "syscall.Exit": "",
 }
 

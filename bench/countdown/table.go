@@ -58,7 +58,7 @@ type options struct {
 	seeds                                  []int
 	limit                                  time.Duration
 	clock                                  *trial.Clock
-	teacherFile                            string
+	teacherFile, config                    string
 }
 
 // teacherName and warmName are rows of the table; the others are ways.
@@ -90,6 +90,8 @@ func tableMain(ctx context.Context, args []string) error {
 	f := flag.NewFlagSet("countdown table", flag.ContinueOnError)
 	f.StringVar(&o.apr, "apr", "bin/apr", "the program")
 	f.StringVar(&o.tokenizer, "tokenizer", "examples/gosrc/teacher.apr", "model whose tokenizer all have")
+	f.StringVar(&o.config, "config", "examples/gosrc/student-config.json",
+		"config.json of which all models are, in other sizes")
 	f.StringVar(&o.log, "log", "", "file of JSON lines to write, or to go on with")
 	f.StringVar(&o.table, "table", "", "make the table of this log, and run nothing")
 	f.StringVar(&o.docs, "docs", "", "document whose table is rewritten; else it is printed")

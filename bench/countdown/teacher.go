@@ -46,7 +46,7 @@ func (o *options) prepare() error {
 		}
 	}
 	for name, shape := range map[string]string{"teacher.json": o.Teacher, "student.json": o.Student} {
-		text, err := config(shape)
+		text, err := config(o.config, shape)
 		if err != nil {
 			return err
 		}
@@ -57,8 +57,8 @@ func (o *options) prepare() error {
 	return nil
 }
 
-// config is a config.json of the tokenizer of examples/gosrc.
-func config(shape string) ([]byte, error) {
+// config is the config.json base in other sizes.
+func config(base, shape string) ([]byte, error) {
 	var n [4]int
 	parts := strings.Split(shape, "/")
 	for i := range n {
@@ -70,13 +70,19 @@ func config(shape string) ([]byte, error) {
 			return nil, fmt.Errorf("%s: %q is no size", shape, parts[i])
 		}
 	}
-	return json.Marshal(map[string]any{
-		"architectures": []string{"Qwen2ForCausalLM"}, "model_type": "qwen2", "hidden_size": n[0], "num_hidden_layers": n[1],
-		"num_attention_heads": n[2], "num_key_value_heads": n[2], "intermediate_size": n[3], "vocab_size": 4096,
-		"max_position_embeddings": 512, "rms_norm_eps": 1e-6, "rope_theta": 1e4, "hidden_act": "silu",
-		"initializer_range":   .02,
-		"tie_word_embeddings": false, "bos_token_id": 4093, "eos_token_id": 4093, "torch_dtype": "float32",
-	})
+	var c map[string]any
+	text, err := os.ReadFile(base)
+	if err == nil {
+		err = json.Unmarshal(text, &c)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", base, err)
+	}
+	for key, v := range map[string]any{"hidden_size": n[0], "num_hidden_layers": n[1], "num_attention_heads": n[2],
+		"num_key_value_heads": n[2], "intermediate_size": n[3], "tie_word_embeddings": false, "initializer_range": .02} {
+		c[key] = v
+	}
+	return json.Marshal(c)
 }
 
 // Rows of the teacher's training, which hold several problems each.
