@@ -86,7 +86,8 @@ var reserved = []struct {
 // or told twice to stop, and corpus, whose Parquet parser is a child process of its own, as is what eval/sandbox confines.
 var exits = map[string]string{
 	"os.Exit": "internal/cli cmd/apr bench/gputable bench/synth bench/interop bench/families " +
-		"bench/quantaware bench/students bench/ownrows bench/countdown bench/onpolicy bench/align bench/gosource corpus eval/sandbox",
+		"bench/quantaware bench/students bench/ownrows bench/countdown bench/onpolicy bench/align bench/gosource " +
+		"corpus eval/sandbox",
 	"log.Fatal": "", "log.Fatalf": "", "log.Fatalln": "", "syscall.Exit": "",
 }
 
