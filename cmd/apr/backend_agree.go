@@ -73,11 +73,11 @@ func (b backend) openAgreeing(ctx context.Context, e *cli.Env,
 		return o, nil
 	}
 	err = errors.Join(err, o.Close())
-	if b.name != "auto" || fault.KindOf(err) != fault.Unavailable {
+	if b.name != "auto" || ctx.Err() != nil {
 		return nil, err
 	}
 	e.Log.Warn("the GPU is not used: " + err.Error())
-	own, cpuErr := b.cpu(e, "the GPU computes this model wrongly")
+	own, cpuErr := b.cpu(e, "the GPU does not compute this model right")
 	if cpuErr != nil {
 		return nil, cpuErr
 	}
@@ -104,7 +104,7 @@ func (o *opened) agree(ctx context.Context, e *cli.Env, w model.Weights) error {
 		return nil
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case kind == fault.Unavailable, kind == fault.Inference:
+	case kind == fault.Unavailable, kind == fault.Inference, kind == fault.Hung:
 		return err
 	}
 	return nil

@@ -2,6 +2,9 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -9,6 +12,7 @@ import (
 	"apr/device/cpu"
 	"apr/device/vulkan"
 	"apr/device/vulkan/driver"
+	"apr/internal/fault"
 )
 
 // planted is a device that says it is Vulkan's and has an error.
@@ -83,5 +87,57 @@ func TestPlantedDevice(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// dies is a stream of a device that is lost at the fifth update.
+type dies struct {
+	device.Stream
+	updates *int
+}
+
+func (b dies) AdamW(params []*device.Param, a device.AdamW) {
+	*b.updates++
+	b.Stream.AdamW(params, a)
+}
+
+func (b dies) Wait(ctx context.Context) (device.Scalars, error) {
+	sc, err := b.Stream.Wait(ctx)
+	if *b.updates >= 5 {
+		err = fault.New(fault.Hung, "Planted Adapter was lost").WithID("E-VULKAN-030")
+	}
+	return sc, err
+}
+
+// TestLostDevice: a run whose device is lost ends with exit 22, and goes on from its last checkpoint.
+func TestLostDevice(t *testing.T) {
+	opens := openVulkan
+	t.Cleanup(func() { openVulkan = opens })
+	dir := t.TempDir()
+	heldOut := filepath.Join(dir, "held-out.jsonl")
+	text := `{"text":"package main\n\nfunc main() {\n` + strings.Repeat(`\tprintln(1, 2, 3)\n`, 12) + `}\n"}`
+	if err := os.WriteFile(heldOut, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	train := func(make func(device.Stream) device.Stream, more ...string) (int, string) {
+		openVulkan = func(vulkan.Options) (device.Device, error) {
+			d, err := cpu.New(cpu.Options{})
+			return planted{d, make}, err
+		}
+		var out, errs bytes.Buffer
+		args := append([]string{"distill", "../../examples/gosrc/distill.yaml", "-o", filepath.Join(dir, "run"),
+			"--steps", "6",
+			"--seq-len", "16", "--batch-size", "1", "--warmup-steps", "1", "--control", "none", "--samples", "0", "--eval-every",
+			"0", "--eval-data", heldOut, "--checkpoint-every", "2", "--backend", "vulkan"}, more...)
+		code := run(args, strings.NewReader(""), &out, &errs, []string{"CUDA_VISIBLE_DEVICES=-1", "HOME=" + dir})
+		return code, errs.String()
+	}
+	code, errs := train(func(s device.Stream) device.Stream { return dies{s, new(int)} })
+	if code != 22 || !strings.Contains(errs, "Planted Adapter was lost") {
+		t.Fatalf("exit %d: %s", code, errs)
+	}
+	if code, errs = train(func(s device.Stream) device.Stream { return s }, "--resume"); code != 0 ||
+		!strings.Contains(errs, "step 4") {
+		t.Errorf("exit %d: %s", code, errs)
 	}
 }

@@ -86,7 +86,7 @@ func TestMutantsOfProbe(t *testing.T) {
 		{name: "swapped bindings", want: "a product of tiles", sabotage: func(l *launch) {
 			if strings.HasPrefix(l.Kernel, "gemm") {
 				l.bindings[1], l.bindings[2] = l.bindings[2], l.bindings[1]
-				l.push[3], l.push[5] = l.push[5], l.push[3]
+				l.push[4], l.push[6] = l.push[6], l.push[4]
 			}
 		}},
 	} {

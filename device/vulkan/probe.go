@@ -1,9 +1,11 @@
 package vulkan
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"math/bits"
+	"time"
 
 	"apr/device"
 	"apr/device/vulkan/kernel"
@@ -93,5 +95,27 @@ func (d *Device) probeProduct(s *Stream) error {
 			return d.refuse("a product of tiles", fmt.Sprintf("element (%d,%d) is %g instead of %g", i/n, i%n, g, want))
 		}
 	}
+	return d.probeRate(s)
+}
+
+// probeRate measures a product on hardware, and with it how much work is submitted at once.
+func (d *Device) probeRate(s *Stream) error {
+	if d.adapter.ByName {
+		return nil
+	}
+	const n = 512
+	x, y := s.Temp("probe", device.Scratch, tensor.F32, n, n), s.Temp("probe", device.Scratch, tensor.F32, n, n)
+	defer s.Release(x, y)
+	s.Zero(x)
+	var took time.Duration
+	for range 2 { // the first time is one of compiling too
+		start := time.Now()
+		s.MatMul(y, x, d.Frozen(x), device.Tensor{}, false)
+		if _, err := s.Wait(context.Background()); err != nil {
+			return err
+		}
+		took = time.Since(start)
+	}
+	d.most = max(1, int64(n*n*n*submission.Seconds()/took.Seconds()))
 	return nil
 }

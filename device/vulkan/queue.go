@@ -13,8 +13,16 @@ import (
 // records.
 const batch = 64
 
-// hung is how long submitted work may take before the device is taken for lost.
-const hung = 10 * time.Minute
+// How long submitted work may take before the device is taken for hung. On hardware, work that is submitted at once
+// takes a tenth of a second; a program that imitates a card has no such measure.
+const (
+	hungHardware = time.Minute
+	hungProgram  = 10 * time.Minute
+)
+
+// submission is how long the work of one submission may take: the drivers of cards with a display end what takes
+// seconds.
+const submission = 100 * time.Millisecond
 
 // lose keeps the first error after which the device is unusable, and returns it.
 func (d *Device) lose(err error) error {
@@ -35,8 +43,13 @@ func (d *Device) check(err error) error {
 		return d.lose(err)
 	case e.OutOfMemory():
 		return d.lose(fault.New(fault.Memory, "no memory on %s", d.adapter.Name).WithID("E-VULKAN-020").Because(err))
+	case e.Hung():
+		d.stuck = true
+		return d.lose(fault.New(fault.Hung, "%s has not ended what it was given %v ago", d.adapter.Name, d.patience).
+			WithID("E-VULKAN-035").Because(err).
+			WithHint("another program may hold the card, or a kernel hangs; a run can be resumed from its last checkpoint"))
 	case e.DeviceLost():
-		return d.lose(fault.New(fault.Inference, "%s was lost", d.adapter.Name).WithID("E-VULKAN-030").Because(err).
+		return d.lose(fault.New(fault.Hung, "%s was lost", d.adapter.Name).WithID("E-VULKAN-030").Because(err).
 			WithHint("look at the kernel log for messages of the driver; a run can be resumed from its last checkpoint"))
 	}
 	return d.lose(fault.New(fault.Inference, "%s failed", d.adapter.Name).WithID("E-VULKAN-031").Because(err))
@@ -53,8 +66,8 @@ func (d *Device) submit() error {
 	if err := d.check(d.record().Submit()); err != nil {
 		return err
 	}
-	d.current, d.staged = 1-d.current, 0
-	return d.check(d.record().Wait(hung))
+	d.current, d.staged, d.recorded = 1-d.current, 0, 0
+	return d.check(d.record().Wait(d.patience))
 }
 
 // finish submits and waits for everything.
@@ -63,7 +76,7 @@ func (d *Device) finish() error {
 		return err
 	}
 	for _, c := range d.commands {
-		if err := d.check(c.Wait(hung)); err != nil {
+		if err := d.check(c.Wait(d.patience)); err != nil {
 			return err
 		}
 	}
@@ -98,9 +111,9 @@ func (d *Device) bind(l *launch) error {
 		} else {
 			l.bindings[i] = driver.Binding{Buffer: d.none, N: d.none.Bytes()}
 		}
-		l.push[1+2*i], l.push[2+2*i] = at, row
+		l.push[2+2*i], l.push[3+2*i] = at, row
 	}
-	l.words = 1 + 2*len(l.Bind)
+	l.words = 2 + 2*len(l.Bind)
 	l.words += copy(l.push[l.words:], l.Args)
 	return nil
 }
@@ -125,9 +138,33 @@ func (d *Device) dispatch(k kernel.Launch) error {
 	if d.sabotage != nil {
 		d.sabotage(l)
 	}
-	x := min(l.Groups, leastGroups)
-	y := (l.Groups + x - 1) / x
-	err = d.check(d.record().Dispatch(p, l.bindings[:len(l.Bind)], l.push[:l.words], x, y))
+	work, step := kernel.Work(k), l.Groups
+	if d.most > 0 && work > d.most/int64(step) {
+		step = int(max(1, d.most/work))
+	}
+	for first := 0; first < l.Groups && err == nil; first += step {
+		n := min(step, l.Groups-first)
+		if step < l.Groups {
+			l.push[0], l.push[1] = uint32(first+n), uint32(first)
+		}
+		err = d.runGroups(p, l, n, work*int64(n))
+	}
+	return err
+}
+
+// runGroups records n groups of a launch, which are so much work. What was recorded is submitted when it is long
+// enough.
+func (d *Device) runGroups(p *driver.Pipeline, l *launch, n int, work int64) error {
+	x := min(n, leastGroups)
+	y := (n + x - 1) / x
+	if d.most > 0 && d.recorded > 0 && d.recorded+work > d.most {
+		if err := d.submit(); err != nil {
+			return err
+		}
+	}
+	err := d.check(d.record().Dispatch(p, l.bindings[:len(l.Bind)], l.push[:l.words], x, y))
+	d.recorded += work
+	d.dispatches++
 	if err == nil && d.record().Dispatches() >= batch {
 		err = d.submit()
 	}

@@ -20,6 +20,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"apr/device"
 	"apr/device/vulkan/driver"
@@ -64,7 +65,13 @@ type Device struct {
 	faults    *buffer
 	noted     bool // a kernel may have noted a fault
 	lost      error
-	rotary    rotaryTables
+	stuck     bool          // it has not ended what it was given: nothing may be freed, and nobody waits for it
+	patience  time.Duration // for a submission
+	most      int64         // work of a submission, in units of kernel.Work; 0: any
+	recorded  int64         // work that is not submitted yet
+
+	dispatches int // so far
+	rotary     rotaryTables
 
 	// Of tests: what changes a launch, and a kernel before it is compiled.
 	sabotage func(*launch)
@@ -94,6 +101,9 @@ func Open(o Options) (*Device, error) {
 	d := &Device{adapter: a, limit: a.Limits.Binding, pipelines: map[string]*driver.Pipeline{},
 		unused: map[int64][]place{}}
 	d.wide = !a.ByName && a.Limits.Invocations >= kernel.WideLanes && a.Limits.Shared >= kernel.WideShared
+	if d.patience = hungProgram; !a.ByName {
+		d.patience = hungHardware
+	}
 	if o.Binding > 0 {
 		d.limit = min(d.limit, o.Binding)
 	}
@@ -173,6 +183,9 @@ func (d *Device) Close() error {
 	defer d.mu.Unlock()
 	if d.lost == nil {
 		_ = d.finish() // what fails is kept in lost
+	}
+	if d.stuck {
+		return d.lost
 	}
 	if d.lost == nil && d.cache != "" && d.compiled > 0 {
 		d.keepCache()

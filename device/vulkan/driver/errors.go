@@ -39,7 +39,10 @@ func (e *Error) OutOfMemory() bool {
 }
 
 // DeviceLost reports whether nothing more can be done with the device.
-func (e *Error) DeviceLost() bool { return e.Code == deviceLost || e.Code == timeout }
+func (e *Error) DeviceLost() bool { return e.Code == deviceLost }
+
+// Hung reports whether the device did not end in time what it was given.
+func (e *Error) Hung() bool { return e.Code == timeout }
 
 // failed returns the error of a call, or nil.
 func failed(call string, result uintptr) error {

@@ -6,8 +6,9 @@
 //	//apr:kernel y:rw x:r ids:r:i32 | rows:u32 eps:f32
 //
 // from which Source makes the declarations: for each binding NAME a storage array of 32-bit elements (f32 unless
-// the line says u32 or i32), and push constants args with groups, NAME_at and NAME_row of each binding (the
-// place of its first element and the elements between two rows), then the arguments. The file has a function
+// the line says u32 or i32), and push constants args with groups (the group behind the last one), first (the group
+// that a dispatch begins with), NAME_at and NAME_row of each binding (the place of its first element and the
+// elements between two rows), then the arguments. The file has a function
 // run(group, lane), which each of 64 lanes, or as many as a line //apr:lanes N says, of `groups` thread groups
 // calls. Lines //apr:include NAME ... put part_NAME.wgsl or NAME.wgsl before it, and a line //apr:variants A B
 // makes kernels FILE_A and FILE_B, with $variant in included names replaced.
@@ -41,7 +42,7 @@ type Kernel struct {
 }
 
 // Word returns the place of an argument among the push constants.
-func (k *Kernel) Word(arg string) int { return 1 + 2*len(k.Bindings) + slices.Index(k.Args, arg) }
+func (k *Kernel) Word(arg string) int { return 2 + 2*len(k.Bindings) + slices.Index(k.Args, arg) }
 
 // Text is a kernel's WGSL.
 type Text struct {
@@ -116,7 +117,7 @@ func source(dir fs.FS, name, kind, text string) (t Text, err error) {
 	fmt.Fprintf(&b, `@compute @workgroup_size(%d)
 fn main(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) at: vec3<u32>,
   @builtin(num_workgroups) of: vec3<u32>) {
-  let group = at.x + at.y * of.x;
+  let group = args.first + at.x + at.y * of.x;
   if (group < args.groups) { run(group, lane); }
 }
 `, t.Lanes)
@@ -150,11 +151,11 @@ func (t *Text) declare(b *strings.Builder, line string) error {
 		t.Args = append(t.Args, name)
 		fmt.Fprintf(&fields, "  %s: %s,\n", name, typ)
 	}
-	if n := 1 + 2*len(t.Bindings) + len(t.Args); n > 32 || len(t.Bindings) == 0 || len(t.Bindings) > 10 {
+	if n := 2 + 2*len(t.Bindings) + len(t.Args); n > 32 || len(t.Bindings) == 0 || len(t.Bindings) > 10 {
 		return fmt.Errorf("//apr:kernel: %d bindings and %d words, at most 10 and 32", len(t.Bindings), n)
 	}
-	fmt.Fprintf(b, "struct Args {\n  groups: u32,\n%s}\nvar<push_constant> args: Args;\n%s", fields.String(),
-		storage.String())
+	fmt.Fprintf(b, "struct Args {\n  groups: u32,\n  first: u32,\n%s}\nvar<push_constant> args: Args;\n%s",
+		fields.String(), storage.String())
 	return nil
 }
 

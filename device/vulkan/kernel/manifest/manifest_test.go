@@ -20,7 +20,7 @@ func TestSources(t *testing.T) {
 	if err != nil || len(all) != 2 || all[0].Name != "a_f32" || all[1].Name != "a_q" {
 		t.Fatalf("%v, %v", all, err)
 	}
-	if k := all[1]; k.Word("eps") != 6 || !strings.Contains(k.Source, "// shared\n// blocks\n") ||
+	if k := all[1]; k.Word("eps") != 7 || !strings.Contains(k.Source, "// shared\n// blocks\n") ||
 		!strings.Contains(k.Source, "@binding(1) var<storage, read> ids: array<i32>") {
 		t.Errorf("%+v", k)
 	}

@@ -1,0 +1,78 @@
+//go:build vulkan
+
+package vulkan
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"apr/device"
+	"apr/device/devicetest"
+	"apr/internal/fault"
+	"apr/tensor"
+)
+
+// TestSlices: where a submission may be short only, launches are cut by groups, and the suite still passes.
+func TestSlices(t *testing.T) {
+	d := open(t, Options{})
+	defer d.Close()
+	d.most = 1 << 18
+	tried := map[string]int{}
+	for _, c := range devicetest.Cases() {
+		group, _, _ := strings.Cut(c.Name, "/")
+		wide := strings.Contains(c.Name, "5000") || strings.Contains(c.Name, "32768")
+		if !strings.Contains("matmul attention loss rmsnorm optimizer", group) || wide || tried[group] == 2 {
+			continue
+		}
+		tried[group]++
+		if err := c.Check(d); err != nil {
+			t.Errorf("%s: %v", c.Name, err)
+		}
+	}
+	if tried["matmul"] == 0 || tried["attention"] == 0 || tried["loss"] == 0 {
+		t.Errorf("%v", tried)
+	}
+	s := newStream(d)
+	const n = 256
+	x, y := s.Temp("x", device.Scratch, tensor.F32, n, n), s.Temp("y", device.Scratch, tensor.F32, n, n)
+	before := d.dispatches
+	s.MatMul(y, x, d.Frozen(x), device.Tensor{}, false)
+	if got := d.dispatches - before; got != 16 { // of 64×64 results
+		t.Errorf("%d dispatches, want 16", got)
+	}
+	s.Release(x, y)
+}
+
+// TestHung: work that does not end in time makes the device unusable, of kind Hung, and Close does not wait.
+func TestHung(t *testing.T) {
+	d := open(t, Options{})
+	s := newStream(d)
+	const n = 1024
+	x, y := s.Temp("x", device.Scratch, tensor.F32, n, n), s.Temp("y", device.Scratch, tensor.F32, n, n)
+	s.Zero(x)
+	d.patience = time.Microsecond
+	for range 4 {
+		s.MatMul(y, x, d.Frozen(x), device.Tensor{}, false)
+	}
+	err := s.Download(make([]float32, n*n), y)
+	if fault.KindOf(err) != fault.Hung || !strings.Contains(err.Error(), "E-VULKAN-035") {
+		t.Fatalf("%v, want that it has not ended", err)
+	}
+	start := time.Now()
+	if err := d.Close(); fault.KindOf(err) != fault.Hung || time.Since(start) > time.Second {
+		t.Errorf("%v after %v", err, time.Since(start))
+	}
+}
+
+// TestFull: memory that is not there is a fault of kind Memory.
+func TestFull(t *testing.T) {
+	d := open(t, Options{})
+	defer d.Close()
+	s := newStream(d)
+	x := s.Temp("too much", device.Scratch, tensor.F32, 1<<20, 1<<20)
+	s.Zero(x)
+	if err := s.Download(make([]float32, 1), x.RowRange(0, 1).ColRange(0, 1)); fault.KindOf(err) != fault.Memory {
+		t.Errorf("%v, want one of memory", err)
+	}
+}
