@@ -40,6 +40,9 @@ type benchOptions struct {
 	alpha                          float64
 	random, kernelLog, profile     bool
 	learns                         distillOptions // how the student trains: those of studentOptions
+	collectives                    bool
+	communicator, sizes            string
+	ranks                          int
 }
 
 func benchCommand() *cli.Command {
@@ -48,12 +51,14 @@ func benchCommand() *cli.Command {
 		Name: "bench", Short: "Measure generation or a distillation step",
 		Long: "Measures greedy generation with FILE. With --kd TEACHER it measures whole optimiser steps on random tokens: FILE is the\n" +
 			"student, or a config.json for a student of random weights. With --shape TEACHER:STUDENT it measures steps of published\n" +
-			"shapes with random weights, without any file. The shapes: " + publishedShapes(),
+			"shapes with random weights, without any file. With --collectives it measures latency and bandwidth of what\n" +
+			"ranks exchange, by size and communicator. The shapes: " + publishedShapes(),
 		Example: "apr bench student.apr --max-tokens 64\n" +
 			"apr bench examples/gosrc/student-config.json --kd examples/gosrc/teacher.apr --batch-size 8 --seq-len 256\n" +
 			"apr bench --shape qwen2.5-7b:qwen2.5-0.5b --random-weights --backend cuda --batch-size 8 --seq-len 1024\n" +
 			"apr bench --shape qwen2.5-7b:qwen2.5-0.5b --random-weights --lora --lora-rank 16\n" +
-			"apr bench student.apr --kd teacher.gguf --quantize-aware q4_k_m",
+			"apr bench student.apr --kd teacher.gguf --quantize-aware q4_k_m\n" +
+			"apr bench --collectives --ranks 4",
 		Exits: []fault.Kind{fault.NotFound, fault.Format, fault.Invalid, fault.Load, fault.IO, fault.Inference, fault.Unavailable, fault.Network, fault.HTTP404, fault.Stopped, fault.Memory, fault.UnsafePath},
 		Options: append([]cli.Option{
 			{Name: "file", Arg: true, Model: true, Value: cli.String(&o.file, ""), Help: "model, or config.json with --kd"},
@@ -88,8 +93,11 @@ func benchCommand() *cli.Command {
 			{Name: "floor", Value: cli.Float(&o.floor, 3).In(0, 600), Help: "time the step's matrix products alone for this many seconds, a lower bound of the step; 0 = skip"},
 			{Name: "profile", Value: cli.Bool(&o.profile, false), Help: "GPU: run three more steps and print the time of every operation"},
 			{Name: "kernel-log", Value: cli.Bool(&o.kernelLog, false), Help: "log each kernel and GEMM plan as it is loaded"},
-		}, o.studentOptions()...),
+		}, append(o.studentOptions(), o.collectiveOptions()...)...),
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) {
+			if o.collectives {
+				return o.runCollectives(ctx, e)
+			}
 			o.allowKeys = e.AllowConfigKeys
 			return runBench(ctx, e, o)
 		},

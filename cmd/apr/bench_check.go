@@ -9,6 +9,9 @@ import (
 // check judges the options before anything is opened. What means nothing for the asked measurement is refused: its figures would
 // pass for those of another one.
 func (o *benchOptions) check(s cli.Settings) error {
+	if err := only(s, "--collectives", collectiveNames...); err != nil {
+		return err
+	}
 	switch {
 	case o.shape != "" && (o.file != "" || o.kd != ""):
 		return fault.New(fault.Usage, "--shape and model files exclude each other")
