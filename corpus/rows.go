@@ -44,7 +44,8 @@ func Pack(t *Tokens, seqLen int) (*Rows, error) {
 		from = p.end
 	}
 	if r.n == 0 {
-		return nil, fault.New(fault.Invalid, "the data holds %d tokens, fewer than the %d of one row", len(t.IDs), width).
+		return nil, fault.New(fault.Invalid, "the data holds %s, fewer than the %d of one row",
+			fault.Plural(len(t.IDs), "token"), width).
 			WithHint("use more data, a smaller --seq-len, or --no-packing").WithID("E-CORPUS-010")
 	}
 	return r, r.count()

@@ -26,7 +26,8 @@ func NewWindows(t *Tokens, seqLen, stride int) (*Windows, error) {
 		return nil, fault.New(fault.Usage, "stride %d is not between 1 and the window's length %d", stride, seqLen).WithID("E-CORPUS-030")
 	}
 	if len(t.IDs) < seqLen+1 {
-		return nil, fault.New(fault.Invalid, "the data holds %d tokens, fewer than the %d of one window", len(t.IDs), seqLen+1).
+		return nil, fault.New(fault.Invalid, "the data holds %s, fewer than the %d of one window",
+			fault.Plural(len(t.IDs), "token"), seqLen+1).
 			WithHint("use more data or a smaller --seq-len").WithID("E-CORPUS-031")
 	}
 	w := &Windows{SeqLen: seqLen, Stride: stride, ids: t.IDs, mask: t.Mask, docs: t.Docs, routed: t.Routes != nil}

@@ -6,6 +6,7 @@ import (
 
 	"apr/corpus"
 	"apr/eval"
+	"apr/internal/fault"
 	"apr/tokenizer"
 )
 
@@ -32,8 +33,8 @@ func (in *inputs) holdOut(c Config, read func() (*corpus.Tokens, error), obs Obs
 	}
 	in.heldOut = in.held.ContentSHA256()
 	if in.windows(c) == 0 {
-		obs.Message("warning: held-out text has %d tokens, fewer than one window of %d: nothing is evaluated; "+
-			"--val-fraction or --eval-data give more", len(in.held.IDs), c.SeqLen)
+		obs.Message("warning: held-out text has %s, fewer than one window of %d: nothing is evaluated; "+
+			"--val-fraction or --eval-data give more", fault.Plural(len(in.held.IDs), "token"), c.SeqLen)
 		in.held = nil
 	}
 	in.warnOfFewWindows(c, obs)
@@ -60,8 +61,9 @@ func (in *inputs) holdEnough(c Config, obs Observer) {
 	in.train, in.held, in.cut = in.train.HoldOutEnough(c.SeqLen, in.textBytes)
 	switch {
 	case in.held == nil:
-		obs.Message("warning: the text has %d tokens, a fifth of which is less than one window of %d: nothing is held out or evaluated; use more text, a smaller --seq-len, or --eval-data",
-			all, c.SeqLen)
+		obs.Message("warning: the text has %s, a fifth of which is less than one window of %d: nothing is held out or "+
+			"evaluated; use more text, a smaller --seq-len, or --eval-data",
+			fault.Plural(all, "token"), c.SeqLen)
 	case in.cut > 0 && len(in.held.Docs) > 1:
 		obs.Message("held out: %d whole documents and the last %d tokens of the longest one", len(in.held.Docs)-1, in.cut)
 	case in.cut > 0:

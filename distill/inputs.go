@@ -466,6 +466,9 @@ func (in *inputs) encode(ctx context.Context, c Config, name string, paths []str
 			return nil, err
 		}
 	}
+	if empty := report.Empty(); empty != "" && report.Bytes == 0 {
+		return nil, fault.New(fault.Invalid, "there is no text to read: %s", empty).WithID("E-CORPUS-085")
+	}
 	for _, bad := range report.Bad {
 		obs.Message("left out: %v", bad)
 	}

@@ -1,7 +1,10 @@
 package distill
 
 import (
+	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"apr/modelfile"
 	"apr/tensor"
@@ -25,6 +28,7 @@ type Outline struct {
 	Writes           int           // tokens that each model writes after held-out prompts, at most
 	WritesFor        time.Duration // the most time that it may take for them
 	OutputBytes      int64         // of the student's files
+	Begins           string        // the first words of the training text that a person would type; empty: none
 }
 
 // ModelOutline describes a model in a line.
@@ -64,6 +68,7 @@ func (r *Run) Outline() Outline {
 	if in.held != nil && in.tokenizer != nil && in.cache == nil {
 		o.Writes, o.WritesFor = r.Samples*newTokens, continuationTime
 	}
+	o.Begins = r.begins()
 	o.OutputBytes = in.diskNeed(r.Config, r.steps).Outputs
 	if r.MaxSteps > 0 {
 		o.Steps = min(o.Steps, r.MaxSteps)
@@ -72,6 +77,36 @@ func (r *Run) Outline() Outline {
 		o.Epochs = float64(o.Steps) / float64(in.epochSteps)
 	}
 	return o
+}
+
+// begins returns the first words of the first document that begins with some a person would type.
+func (r *Run) begins() string {
+	const ids, fewest, most = 24, 4, 32
+	t := r.in.train
+	if r.in.tokenizer == nil || t == nil {
+		return ""
+	}
+	at := int64(0)
+	for _, d := range t.Docs[:min(len(t.Docs), 8)] {
+		first := t.IDs[at:min(at+ids, d.End)]
+		if at = d.End; len(first) > 0 && first[0] == r.in.tokenizer.BOS() {
+			first = first[1:]
+		}
+		line, _, _ := strings.Cut(strings.TrimSpace(r.join(first)), "\n")
+		for cut := len(line); cut >= 0 && utf8.RuneCountInString(line) > most; cut = strings.LastIndexByte(line, ' ') {
+			line = line[:cut]
+		}
+		if n := utf8.RuneCountInString(line); n >= fewest && n <= most && strings.ContainsFunc(line, unicode.IsLetter) &&
+			!strings.ContainsFunc(line, strange) {
+			return line
+		}
+	}
+	return ""
+}
+
+// strange reports whether people do not type a character, or a shell may read it as something else in double quotes.
+func strange(c rune) bool {
+	return !unicode.IsLetter(c) && !unicode.IsDigit(c) && !strings.ContainsRune(" .,:;/#*()_-", c)
 }
 
 func outlineOf(f *modelfile.Files, path string) ModelOutline {

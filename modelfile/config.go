@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"apr/arch"
+	"apr/format"
 	"apr/internal/fault"
 	"apr/internal/readfile"
 )
@@ -20,6 +21,11 @@ const (
 // ReadConfig reads a Hugging Face config.json, and the ids that end a text from the generation_config.json beside it, if
 // there is one; see arch.Parse. Keys in allow are accepted unread.
 func ReadConfig(path string, allow ...string) (arch.Config, error) {
+	if kind, err := format.Detect(path); err == nil {
+		return arch.Config{}, fault.In(fault.Format, path, "is a model file (%s), not a configuration", kind).
+			WithHint("--student %s starts from its weights; for a new student of its shape, give its config.json", path).
+			WithID("E-CONFIG-019")
+	}
 	text, err := readfile.String(path, maxConfigBytes)
 	if err != nil {
 		return arch.Config{}, err

@@ -300,7 +300,7 @@ func (i *inspection) checkData(ctx context.Context) (verdict, error) {
 	if i.pre.HeldOut() {
 		held = "no document is in training and held-out text"
 	}
-	return ok("%s, SHA-256 %s…; %s; %d steps", in.Detail, in.SHA256[:12], held, i.r.Steps)
+	return ok("%s, SHA-256 %s…; %s; %s", in.Detail, in.SHA256[:12], held, plural(i.r.Steps, "step"))
 }
 
 func (i *inspection) checkProbe(ctx context.Context) (verdict, error) {

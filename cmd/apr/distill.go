@@ -75,6 +75,7 @@ type distillResult struct {
 	Verdict       *verdictJSON       `json:"verdict"` // null: nothing was held out, or the run has not come so far
 	trainedIn     string             // the scheme of --quantize-aware; empty: none
 	talks         bool               // the student has learned from conversations
+	begins        string             // how its text begins; empty: nobody would type it
 	verdict       *report.Verdict    // as in the run's report; nil: there is none
 }
 
@@ -431,7 +432,8 @@ func (o *distillOptions) result(c distill.Config, out *distill.Outcome, run *dis
 		TeacherReason: big.Reason, LearningRate: c.LR, BatchSize: c.BatchSize, GradAccum: c.GradAccum,
 		SeqLen: c.SeqLen, Seed: c.Seed, WorldSize: max(1, c.Ranks.World),
 		PeakMemory: map[string]int64{"host": peakResident(), "device": out.DevicePeak},
-		SHA256:     map[string]*string{}, trainedIn: o.QuantizeAware, talks: run.Outline().Talks > 0,
+		SHA256:     map[string]*string{}, trainedIn: o.QuantizeAware,
+		talks: run.Outline().Talks > 0, begins: run.Outline().Begins,
 	}
 	for _, key := range []string{"teacher", "student_init", "data"} {
 		if sum := in[key].SHA256; sum != "" {

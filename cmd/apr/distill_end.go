@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -171,6 +172,9 @@ func (r *distillResult) Text(p *cli.Page) {
 	p.Pairs(pairs...)
 }
 
+// OfFiles says that the run directory holds it all.
+func (*distillResult) OfFiles() {}
+
 // nearby is a path as people type it: below the working directory without that directory, which a resumed run's record names in full.
 func nearby(path string) string {
 	here, err := os.Getwd()
@@ -188,7 +192,7 @@ func (r *distillResult) prompt() string {
 	if r.talks {
 		return ""
 	}
-	return ` "Once upon a time"`
+	return ` "` + cmp.Or(r.begins, "Once upon a time") + `"`
 }
 
 // exportedAs says what the file of --output holds.

@@ -335,7 +335,8 @@ func (r *evalResult) Text(p *cli.Page) {
 		}
 	}
 	if r.Nats != nil {
-		pairs = append(pairs, "nats/token", fmt.Sprintf("%.6f over %s targets of %d documents", *r.Nats, cli.Count(r.Tokens), r.Documents))
+		pairs = append(pairs, "nats/token", fmt.Sprintf("%.6f over %s targets of %s",
+			*r.Nats, cli.Count(r.Tokens), plural(r.Documents, "document")))
 	}
 	add("perplexity", r.Perplexity, "%.4f", 1)
 	add("bits/byte", r.BitsPerByte, "%.6f", 1)

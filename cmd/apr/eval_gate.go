@@ -143,7 +143,7 @@ func (r *evalResult) canaryTable(p *cli.Page) {
 	for _, c := range r.Canaries {
 		verdict := "–"
 		if c.Passed != nil {
-			verdict = map[bool]string{true: "PASSED", false: "failed"}[*c.Passed]
+			verdict = map[bool]string{true: "PASSED", false: "caught"}[*c.Passed]
 		}
 		rows = append(rows, []string{c.Name, number(c.Score, "%.4g", "no inference"), number(c.Margin, "%.4g", "–"), number(c.Errors, "%.1f", "–"), verdict})
 	}

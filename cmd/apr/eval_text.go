@@ -33,6 +33,9 @@ func (o *evalOptions) prepareText(ctx context.Context, e *cli.Env, f *modelfile.
 	if t.all, err = o.read(ctx, tok, e); err != nil {
 		return nil, closeTask, err
 	}
+	if note := trainedOn(f.Path, o.data, t.all); note != "" {
+		e.Explain("warning: " + note)
+	}
 	if t.text = t.all; o.maxTokens > 0 {
 		t.text = t.all.Head(o.maxTokens+1, t.textBytes)
 	}

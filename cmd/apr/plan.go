@@ -220,19 +220,23 @@ func (r *planResult) Text(p *cli.Page) {
 		}
 	}
 	pairs = append(pairs, "largest batch", largestBatch(r.LargestBatch), "models", "content not checked; distill checks it before its first step",
-		"disk", fmt.Sprintf("%s: %s of checkpoints, %s of outputs", plan.Amount(r.Disk.Total), plan.Amount(r.Disk.Checkpoints), plan.Amount(r.Disk.Outputs)))
+		"disk", fmt.Sprintf("%s: %s of checkpoints, %s of outputs",
+			cli.Bytes(r.Disk.Total), cli.Bytes(r.Disk.Checkpoints), cli.Bytes(r.Disk.Outputs)))
 	if r.Disk.Available > 0 {
-		pairs = append(pairs, "", fmt.Sprintf("%s are free", plan.Amount(int64(r.Disk.Available))))
+		pairs = append(pairs, "", fmt.Sprintf("%s are free", cli.Bytes(int64(min(r.Disk.Available, math.MaxInt64)))))
 	}
 	if r.Seconds != nil {
-		pairs = append(pairs, "time", fmt.Sprintf("%s: %s steps of %.1f ms, %.0f tokens/s, by a probe",
-			time.Duration(*r.Seconds*float64(time.Second)).Round(time.Second), cli.Count(int64(r.Steps)), 1e3**r.StepSeconds, float64(r.TokensPerStep) / *r.StepSeconds),
+		pairs = append(pairs, "time", fmt.Sprintf("%s: %s of %.1f ms, %.0f tokens/s, by a probe",
+			time.Duration(*r.Seconds*float64(time.Second)).Round(time.Second), plural(r.Steps, "step"), 1e3**r.StepSeconds,
+			float64(r.TokensPerStep) / *r.StepSeconds),
 			"", "evaluations come on top; distill says the time of the whole once it has timed some steps")
 	} else if r.Steps > 0 {
-		pairs = append(pairs, "steps", fmt.Sprintf("%d of %d tokens; without a probe their time is not known", r.Steps, r.TokensPerStep))
+		pairs = append(pairs, "steps", fmt.Sprintf("%s of %d tokens; without a probe their time is not known",
+			cli.Count(int64(r.Steps)), r.TokensPerStep))
 	}
 	if s := r.Estimate.Cache; s != nil {
-		pairs = append(pairs, "cache", fmt.Sprintf("--stage precompute keeps draws in about %s, or hidden states in %s", plan.Amount(s.Draws), plan.Amount(s.Hidden)))
+		pairs = append(pairs, "cache", fmt.Sprintf("--stage precompute keeps draws in about %s, or hidden states in %s",
+			cli.Bytes(s.Draws), cli.Bytes(s.Hidden)))
 	}
 	if l := r.Logits; l != nil && l.Epochs > 1 {
 		text := "computed in every epoch: "

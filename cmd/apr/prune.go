@@ -82,6 +82,9 @@ func (r pruneResult) Text(p *cli.Page) {
 	p.Pairs(r.next()...)
 }
 
+// OfFiles says that the output is what counts.
+func (pruneResult) OfFiles() {}
+
 // next is what to do with the output: a cut model is distilled, and one that was distilled in turns can be used.
 func (r pruneResult) next() []string {
 	if len(r.Turns) > 0 {

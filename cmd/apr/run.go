@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -105,6 +106,7 @@ type onePrompt struct {
 	FirstMS      float64  `json:"time_to_first_token_ms"`
 	decoding     string
 	draft        *generate.DraftStats
+	ended        bool // its last line is printed
 }
 
 // runner is a loaded model.
@@ -262,6 +264,16 @@ func runRun(ctx context.Context, e *cli.Env, o *runOptions) (cli.Result, error) 
 	if err != nil {
 		return nil, err
 	}
+	if one.draft != nil && !o.benchmark { // which prints it with the speed
+		if f, ok := e.Out.(interface{ Flush() error }); ok && streamed { // the text, and its last line, come first
+			_, err = io.WriteString(e.Out, "\n")
+			if err = errors.Join(err, f.Flush()); err != nil {
+				return nil, fault.In(fault.IO, "stdout", "cannot write the text").Because(err)
+			}
+			one.ended = true
+		}
+		e.Explain("draft: " + draftText(one.draft))
+	}
 	return &runResult{
 		onePrompt: *one, Decoding: one.decoding, Backend: r.dev.Info().Kind, Seed: o.seed, Draft: one.draft,
 		benchmark: o.benchmark, streamed: streamed,
@@ -394,6 +406,7 @@ func (r *runner) show(text *strings.Builder, piece string) error {
 func (r *runResult) Text(p *cli.Page) {
 	switch {
 	case len(r.Results) > 0: // printed one by one
+	case r.ended:
 	case r.streamed:
 		p.Printf("\n")
 	default:

@@ -252,7 +252,7 @@ func (t *talk) answer(ctx context.Context, text string) error {
 	case len(res.IDs) == 0:
 		t.say("the model ends its answer at once")
 	case res.FinishReason == "length":
-		t.say("stopped after %d tokens (%s)%s", len(res.IDs), t.limit(len(prompt)+len(res.IDs)), t.further())
+		t.say("stopped after %s (%s)%s", plural(len(res.IDs), "token"), t.limit(len(prompt)+len(res.IDs)), t.further())
 	}
 	switch {
 	case t.template == nil:

@@ -56,7 +56,7 @@ func (r *runsRemoveResult) Text(p *cli.Page) {
 		p.Printf("nothing was removed\n")
 		return
 	}
-	p.Printf("removed %s: %d files, %s\n", cli.Clean(r.RunDir), r.Files, cli.Bytes(r.Bytes))
+	p.Printf("removed %s: %s, %s\n", cli.Clean(r.RunDir), plural(r.Files, "file"), cli.Bytes(r.Bytes))
 }
 
 func removeRun(e *cli.Env, path string, yes bool) (cli.Result, error) {
@@ -77,7 +77,7 @@ func removeRun(e *cli.Env, path string, yes bool) (cli.Result, error) {
 			WithHint("apr runs stop %s ends it", shellWord(path)).WithID("E-RUN-045")
 	}
 	if !yes {
-		question := fmt.Sprintf("Remove %s (%s, %d files, %s)? [y/N] ", path, status, r.Files, cli.Bytes(r.Bytes))
+		question := fmt.Sprintf("Remove %s (%s, %s, %s)? [y/N] ", path, status, plural(r.Files, "file"), cli.Bytes(r.Bytes))
 		if yes, err = confirmed(e, question); err != nil {
 			return nil, err
 		} else if !yes {

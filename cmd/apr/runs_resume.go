@@ -25,6 +25,7 @@ func runsResumeCommand() *cli.Command {
 			"--resume=RUN.",
 		Example: "apr runs resume mine\napr runs resume runs/mine\napr distill --resume=runs/mine --log-every 1",
 		Exits:   distillCommand().Exits,
+		Advice:  keptSettings(),
 		Options: []cli.Option{
 			runOption(&id), runsDirOption(&dir),
 			{Name: "allow-changed", Value: cli.Bool(&allowChanged, false), Help: "go on although the program, data or machine differ, as after building apr anew; the run records it"},
@@ -37,6 +38,21 @@ func runsResumeCommand() *cli.Command {
 			return resumeRun(ctx, e, path, dir, allowChanged)
 		},
 	}
+}
+
+// keptSettings says of every flag of distill why apr runs resume has it not.
+func keptSettings() map[string]string {
+	all := map[string]string{}
+	for _, o := range (&distillOptions{}).table() {
+		for _, name := range append([]string{o.Name}, o.Aliases...) {
+			all[name] = "a resumed run keeps its settings, so that the student is bit for bit that of an unbroken run; " +
+				"apr distill --resume=RUN --" + name + " … changes one that decides no bits, and others with --allow-changed"
+		}
+	}
+	for _, own := range []string{"allow-changed", "resume"} {
+		delete(all, own)
+	}
+	return all
 }
 
 // findHere finds a run on this machine; the error of one that is elsewhere says where.

@@ -159,7 +159,7 @@ func superviseRun(e *cli.Env) error {
 			if dir == "" {
 				return
 			}
-			detail := map[string]any{"death": d, "started_again": restart}
+			detail := map[string]any{"death": d, "started_again": restart, "supervisor": runlog.ThisProcess()}
 			if r, err := runlog.Read(dir); err == nil && r.Last() != nil { // before the next attempt takes back the steps after its checkpoint
 				detail["step"], detail["leg"] = r.Last().Step+1, r.Last().Leg
 			}

@@ -220,5 +220,5 @@ func (r inspectTokensResult) Text(p *cli.Page) {
 		rows = append(rows, []string{fmt.Sprint(i), fmt.Sprint(t.ID), fmt.Sprint(t.Mask), t.Kind, strconv.Quote(t.Text)})
 	}
 	p.Table([]string{">position", ">id", ">mask", "kind", "text"}, rows)
-	p.Printf("%d tokens, %d of them targets\n", r.Count, r.Targets)
+	p.Printf("%s, %d of them targets\n", plural(r.Count, "token"), r.Targets)
 }

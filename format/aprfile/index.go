@@ -135,7 +135,9 @@ func (r *indexReader) entry(data checked.Size) (Entry, error) {
 		return refuse(32, "payload at %d+%d %s", offset, size, err)
 	}
 	if end > data {
-		return refuse(32, "payload at %d+%d passes the end of the file, %d bytes into the data", offset, size, data)
+		return Entry{}, bad(r.path, 32, "payload at %d+%d passes the end of the file, %d bytes into the data",
+			offset, size, data).
+			At("tensor %q, offset %d", name, start).WithHint(stored.CutOff)
 	}
 	e := Entry{StoredName: name, Code: code, Offset: uint64(offset)}
 	e.Info = tensor.Info{Name: hfName(name), Shape: shape, Size: int64(size)}

@@ -207,11 +207,13 @@ func (p *part) checkLength() error {
 	case size == end || size == last:
 		p.end = int64(size)
 		if _, ours := p.meta.Value("writer"); ours {
-			return bad(p.path, 35, "checksum at the end is missing; the file is cut").At("offset %d", size)
+			return bad(p.path, 35, "checksum at the end is missing; the file is cut").At("offset %d", size).
+				WithHint(stored.CutOff)
 		}
 		p.warnings = append(p.warnings, "the file has no checksum at the end")
 	case size > last && size < end+footerSize:
-		return bad(p.path, 34, "file of %d bytes is cut: its data end at %d, its checksum at %d", size, end, end+footerSize).At("offset %d", size)
+		return bad(p.path, 34, "file of %d bytes is cut: its data end at %d, its checksum at %d", size, end, end+footerSize).
+			At("offset %d", size).WithHint(stored.CutOff)
 	default:
 		return bad(p.path, 34, "file has %d bytes, but its data end at %d and its checksum at %d", size, end, end+footerSize).At("offset %d", end)
 	}

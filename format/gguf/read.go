@@ -9,6 +9,7 @@ import (
 
 	"apr/format/internal/checked"
 	"apr/format/internal/stored"
+	"apr/internal/fault"
 	"apr/internal/readfile"
 	"apr/tensor"
 )
@@ -253,7 +254,7 @@ func (h *header) place(s *scanner, infos []info) error {
 	}
 	var next, end checked.Size // where the next payload is due, and where the last one ends
 	for i, t := range infos {
-		refuse := func(id int, format string, args ...any) error {
+		refuse := func(id int, format string, args ...any) *fault.Error {
 			return bad(s.path, id, format, args...).At("tensor %q", clip(t.name))
 		}
 		switch {
@@ -278,7 +279,8 @@ func (h *header) place(s *scanner, infos []info) error {
 			return refuse(35, "the end of %d bytes at offset %d overflows", t.Size, t.offset)
 		}
 		if t.Size > 0 && end > checked.Size(s.size) {
-			return refuse(50, "%d bytes at offset %d+%d exceed the file of %d", t.Size, start, t.offset, s.size)
+			return refuse(50, "%d bytes at offset %d+%d exceed the file of %d", t.Size, start, t.offset, s.size).
+				WithHint(stored.CutOff)
 		}
 		h.tensors = append(h.tensors, tensor.Stored{Info: t.Info, ReaderAt: &stored.Section{
 			File: s.file, Path: s.path, Name: t.Name, Offset: int64(min(begin, checked.Size(s.size))), Size: t.Size,

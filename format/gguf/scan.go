@@ -5,6 +5,7 @@ import (
 	"io"
 
 	"apr/format/internal/checked"
+	"apr/format/internal/stored"
 	"apr/internal/fault"
 	"apr/internal/readfile"
 )
@@ -39,7 +40,7 @@ func (s *scanner) left() checked.Size { return checked.Size(s.size) - checked.Si
 func (s *scanner) take(n checked.Size, what string) ([]byte, error) {
 	s.mark = s.at
 	if n > s.left() {
-		return nil, s.bad(5, "%s of %d bytes passes the end of the file at %d", what, n, s.size)
+		return nil, s.bad(5, "%s of %d bytes passes the end of the file at %d", what, n, s.size).WithHint(stored.CutOff)
 	}
 	if n > maxHeader-checked.Size(s.at) {
 		return nil, s.bad(6, "%s of %d bytes makes the header longer than the limit of %d", what, n, maxHeader)

@@ -182,7 +182,8 @@ func readHeader(file io.ReaderAt, path string, size int64) (string, error) {
 	case n > maxHeader:
 		return "", bad(path, 3, "header length %d is over the limit of %d", n, maxHeader).At("offset 0")
 	case n > uint64(size-8):
-		return "", bad(path, 4, "header of 8+%d bytes passes the end of the file at %d", n, size).At("offset 0")
+		return "", bad(path, 4, "header of 8+%d bytes passes the end of the file at %d", n, size).At("offset 0").
+			WithHint(stored.CutOff)
 	}
 	header := make([]byte, n)
 	if _, err := file.ReadAt(header, 8); err != nil {
@@ -343,7 +344,8 @@ func checkLayout(path string, entries []entry, data checked.Size) error {
 	for _, e := range entries {
 		switch {
 		case e.end > data:
-			return bad(path, 40, "data_offsets [%d, %d] pass the end of the data at %d", e.begin, e.end, data).At("tensor %q", e.Name)
+			return bad(path, 40, "data_offsets [%d, %d] pass the end of the data at %d", e.begin, e.end, data).
+				At("tensor %q", e.Name).WithHint(stored.CutOff)
 		case e.begin < at:
 			return bad(path, 41, "data_offsets [%d, %d] overlap tensor %q, which ends at %d", e.begin, e.end, previous, at).At("tensor %q", e.Name)
 		case e.begin > at:

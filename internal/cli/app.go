@@ -95,6 +95,10 @@ func (a *App) Main(args []string) (code int) {
 
 	command := a.Name
 	err := a.guard(func() error {
+		if err := oneHyphen(root, args); err != nil {
+			a.unparsed = true
+			return err
+		}
 		cc, err := root.ExecuteContextC(ctx)
 		if names := strings.Fields(cc.CommandPath()); len(names) > 1 {
 			command = names[1]
@@ -279,7 +283,7 @@ func (a *App) finish(command string, err error) int {
 		}
 		a.out.Reset(a.Out)
 		_, _ = a.out.Write(append(jsonText(data), '\n')) // the writer keeps its error until Flush
-	} else if r, ok := a.result.(Result); ok {
+	} else if r, ok := a.result.(Result); ok && !(a.quiet && ofFiles(r)) {
 		if terr := a.guard(func() error { r.Text(a.page); return nil }); terr != nil && err == nil {
 			err = terr
 		}
@@ -290,6 +294,14 @@ func (a *App) finish(command string, err error) int {
 	a.complain(err)
 	return fault.ExitCode(err)
 }
+
+// FilesResult is the result of a command whose work is files: with --quiet, nothing is printed of it.
+type FilesResult interface {
+	Result
+	OfFiles()
+}
+
+func ofFiles(r Result) bool { _, ok := r.(FilesResult); return ok }
 
 // complain prints err on stderr.
 func (a *App) complain(err error) {

@@ -31,8 +31,11 @@ type keys struct {
 
 // Read reads keys.
 func (k *keys) Read(p []byte) (int, error) {
-	const ctrlC, ctrlD = 3, 4
+	const ctrlC, ctrlD, escape = 3, 4, 27
 	n, err := k.Reader.Read(p)
+	for n == 1 && p[0] == escape && err == nil { // the key alone: the editor would wait for a sequence that it begins
+		n, err = k.Reader.Read(p)
+	}
 	k.interrupted = bytes.LastIndexByte(p[:n], ctrlC) > bytes.LastIndexByte(p[:n], ctrlD)
 	return n, err
 }

@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"errors"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -73,6 +74,42 @@ func (a *App) flagError(cc *cobra.Command, err error) error {
 		return placed(invalid.Unwrap(), "--"+invalid.GetFlag().Name, "")
 	}
 	return fault.New(fault.Usage, "%s", err.Error())
+}
+
+// longFlag is a word with one hyphen that may be meant as a long flag.
+var longFlag = regexp.MustCompile(`^-([a-z][a-z0-9-]+)(=.*)?$`)
+
+// oneHyphen refuses long flags with one hyphen, -student: they would be read as flags of one letter, some of which take
+// the rest of the word for their value. A word behind a flag that waits for a value is that value.
+func oneHyphen(root *cobra.Command, args []string) error {
+	cc, _, err := root.Find(args)
+	if err != nil {
+		return nil // the command is unknown, which is told
+	}
+	find := func(name string) *pflag.Flag {
+		return cmp.Or(cc.Flags().Lookup(name), cc.InheritedFlags().Lookup(name))
+	}
+	for i, arg := range args {
+		if arg == "--" {
+			return nil
+		}
+		m := longFlag.FindStringSubmatch(arg)
+		if m == nil || find(m[1]) == nil {
+			continue
+		}
+		if i > 0 && strings.HasPrefix(args[i-1], "-") && !strings.Contains(args[i-1], "=") {
+			before := find(strings.TrimLeft(args[i-1], "-"))
+			if short := strings.TrimPrefix(args[i-1], "-"); len(short) == 1 {
+				before = cmp.Or(cc.Flags().ShorthandLookup(short), cc.InheritedFlags().ShorthandLookup(short))
+			}
+			if before != nil && before.NoOptDefVal == "" {
+				continue
+			}
+		}
+		return fault.New(fault.Usage, "unknown flag -%s", m[1]).
+			WithHint("a flag of several letters has two hyphens: --%s", m[1])
+	}
+	return nil
 }
 
 func (a *App) unknownFlag(cc *cobra.Command, e *pflag.NotExistError) error {

@@ -90,6 +90,14 @@ func (e *Error) Unwrap() error {
 	return e.wrapped
 }
 
+// Plural counts things in a message: 1 token, 2 tokens.
+func Plural(n int, one string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %ss", n, one)
+}
+
 // New returns a fault of kind k with a formatted message (fmt.Errorf rules: %w keeps the cause).
 func New(k Kind, format string, args ...any) *Error {
 	err := fmt.Errorf(format, args...)

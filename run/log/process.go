@@ -24,15 +24,21 @@ const (
 	writerFile = ".writer" // which process that is, as JSON; it may be that of an earlier process
 )
 
-// thisProcess names this process.
-func thisProcess() Process {
+// ThisProcess names this process.
+func ThisProcess() Process {
 	host, _ := os.Hostname() // an unnamed host is no reason to fail
 	return Process{PID: os.Getpid(), Started: ProcessStart(os.Getpid()), Host: host}
 }
 
+// Alive reports whether a process is at work on this machine, as far as that can be known here.
+func (p Process) Alive() bool {
+	host, err := os.Hostname()
+	return err == nil && p.Host == host && p.Started != "" && ProcessStart(p.PID) == p.Started
+}
+
 // signLock writes down which process holds the lock, where that can be known.
 func signLock(path string) error {
-	p := thisProcess()
+	p := ThisProcess()
 	if p.Started == "" {
 		return nil
 	}

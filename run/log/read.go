@@ -161,11 +161,23 @@ func (r *Record) judge(locked bool) {
 		r.Status, r.Reason = Stopped, "stopped by a "+last.Name+"; apr runs resume goes on with it"
 	case locked:
 		r.Status = Running
+	case last.restarting():
+		r.Status, r.Reason = Running, "its process died and is started again by its supervisor"
 	case last.Kind == Abort:
 		r.Status, r.Reason = Failed, "ended at once by a "+last.Name
 	default:
 		r.Status, r.Reason = Failed, "ended without a receipt: it was killed, or its machine went down"
 	}
+}
+
+// restarting reports whether a supervisor that lives starts the run again after the death that the event tells.
+func (e Event) restarting() bool {
+	var d struct {
+		Again      bool    `json:"started_again"`
+		Supervisor Process `json:"supervisor"`
+	}
+	b, err := json.Marshal(e.Detail)
+	return e.Kind == "death" && err == nil && json.Unmarshal(b, &d) == nil && d.Again && d.Supervisor.Alive()
 }
 
 // locked reports whether a process holds the run's lock. A shared lock is tried, so that two readers do not see each

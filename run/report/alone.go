@@ -33,7 +33,7 @@ func (v *Verdict) withoutTeacher(trained, before *Score, margins []Margin) {
 			v.Headline += fmt.Sprintf(", %.4f better than before training%s", m.Nats, sure)
 		case m.Interval[1] < 0:
 			v.Tone = Bad
-			v.Headline += fmt.Sprintf(", %.4f worse than before training%s", -m.Nats, sure)
+			v.Headline += fmt.Sprintf(", %.4f worse than before training (95 %% interval %s)", -m.Nats, m.Interval.minus())
 		default:
 			v.Headline += ", not surely another score than before training" + sure
 		}

@@ -134,6 +134,9 @@ func (c *Chart) fill(values []map[int]runlog.Number) {
 		}
 	}
 	c.X = slices.Sorted(maps.Keys(steps))
+	if len(c.X) == 1 { // no line goes through one point
+		c.Dots, c.Smooth = true, false
+	}
 	if len(c.X) > maxPoints {
 		c.Thinned = len(c.X)
 		c.X = thin(c.X, values, maxPoints)

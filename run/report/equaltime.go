@@ -42,6 +42,26 @@ func equalTime(r *runlog.Record, distilled, control *Score) *EqualTime {
 	return e
 }
 
+// unequal says why a run's legs cannot be compared at equal time.
+func unequal(r *runlog.Record) string {
+	student, control := clockOf(r, "student"), clockOf(r, "control")
+	if len(student) < 2 || len(control) < 2 {
+		return "not all of their steps are recorded"
+	}
+	short, long, leg := "the control", "the distilled student", "student"
+	most, end := student, control[len(control)-1]
+	if s := student[len(student)-1]; s < end {
+		short, long, leg, most, end = long, short, "control", control, s
+	}
+	scored := curve(r, leg, most, 0)
+	if len(scored) < 2 {
+		return "they were not scored on the way; --eval-every sets how often they are"
+	}
+	return fmt.Sprintf("%s had ended after %s, before %s was scored for the first time, after %s; "+
+		"a smaller --eval-every scores sooner",
+		short, duration(end), long, duration(scored[0].seconds))
+}
+
 // clockOf returns the seconds that a leg had trained for before each step, and at its end; nil if steps are missing.
 func clockOf(r *runlog.Record, leg string) []float64 {
 	t := []float64{0}
@@ -88,7 +108,7 @@ func at(all []point, seconds float64) (float64, bool) {
 // text says how the students compare at equal time; empty if that is not known.
 func (e *EqualTime) text() string {
 	if e == nil {
-		return " How they compare at equal time cannot be told: --eval-every sets how often they are scored on the way."
+		return ""
 	}
 	who, other := "the distilled student", "the control"
 	if e.Ended == "student" {

@@ -38,9 +38,10 @@ func TestEqualTime(t *testing.T) {
 		"ahead":            {timed(1000, 900, map[int]float64{4: 3.6, 8: 3.2}), "9 control 9/10 3.1000 4.0000", "ahead: 3.1000"},
 		"a longer control": {timed(500, 1000, map[int]float64{4: 6, 8: 5}), "5 student 5/10 3.0000 5.7500", "ahead: 3.0000"},
 		"as long":          {timed(500, 500, map[int]float64{4: 6}), "5 control 10/10 3.0000 4.0000", "ahead: 3.0000"},
-		"scored too late":  {timed(1000, 300, map[int]float64{4: 6, 8: 5}), "", "cannot be told"},
-		"never scored":     {timed(1000, 500, nil), "", "cannot be told"},
-		"no steps":         {&runlog.Record{Manifest: &runlog.Manifest{}}, "", "cannot be told"},
+		"scored too late": {timed(1000, 300, map[int]float64{4: 6, 8: 5}), "",
+			"the control had ended after 3s, before the distilled student was scored for the first time, after 4s"},
+		"never scored": {timed(1000, 500, nil), "", "they were not scored on the way"},
+		"no steps":     {&runlog.Record{Manifest: &runlog.Manifest{}}, "", "not all of their steps are recorded"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := equalTime(tt.r, distilled, control)
@@ -48,8 +49,12 @@ func TestEqualTime(t *testing.T) {
 			if e != nil {
 				got = fmt.Sprintf("%.6g %s %d/%d %.4f %.4f", e.Seconds, e.Ended, e.Step, e.Of, e.Distilled, e.Control)
 			}
-			if got != tt.want || !strings.Contains(e.text(), tt.text) {
-				t.Errorf("%q, %q; want %q and %q", got, e.text(), tt.want, tt.text)
+			text := e.text()
+			if e == nil {
+				text = unequal(tt.r)
+			}
+			if got != tt.want || !strings.Contains(text, tt.text) {
+				t.Errorf("%q, %q; want %q and %q", got, text, tt.want, tt.text)
 			}
 		})
 	}

@@ -40,7 +40,7 @@ func WriteMarkdown(w io.Writer, r *runlog.Record) error {
 		}
 	}
 	if len(p.Memory) > 0 {
-		line("\n## Device memory\n\n| component | planned | measured at most |\n|---|---:|---:|")
+		line("\n## %s\n\n| component | planned | measured at most |\n|---|---:|---:|", upper(p.memory))
 		for _, m := range p.Memory {
 			line("| %s | %s | %s |", plain(m.Name), bytesText(m.Planned), bytesText(m.Measured))
 		}

@@ -45,6 +45,7 @@ type Page struct {
 	Origins  []Section // provenance
 	Warnings []string
 
+	memory    string // names the memory of the tensors
 	reference string // what scores are compared with: the teacher, or the base model of a run without one
 }
 
@@ -103,7 +104,7 @@ func New(r *runlog.Record) *Page {
 	p.Charts = charts(r, p.Scores)
 	p.Sizes, p.Compared = sizes(r)
 	p.Written, p.Samples = written(r.Samples), texts(r.Samples)
-	p.Memory = memory(r)
+	p.Memory, p.memory = memory(r), memoryName(r)
 	p.Phases = phases(r, out)
 	p.Events = events(r)
 	p.Origins = origins(r)
@@ -227,11 +228,20 @@ func pace(r *runlog.Record) []Pair {
 		return nil
 	}
 	now := last[len(last)-1]
-	all := []Pair{{"speed now", count(int64(math.Round(tokens/seconds))) + " tokens/s"}, {"device memory", bytesText(now.MemoryBytes)}}
+	all := []Pair{{"speed now", count(int64(math.Round(tokens/seconds))) + " tokens/s"},
+		{memoryName(r), bytesText(now.MemoryBytes)}}
 	if steps := StepsOf(r, now.Leg); steps > now.Step {
 		all = append(all, Pair{"left for the " + now.Leg, "about " + duration(math.Round(seconds/float64(n)*float64(steps-now.Step-1)))})
 	}
 	return all
+}
+
+// memoryName names the memory that a run's tensors are in.
+func memoryName(r *runlog.Record) string {
+	if text(r.Manifest.Device["kind"]) == "cpu" {
+		return "memory of tensors"
+	}
+	return "device memory"
 }
 
 // millions takes "6.85M parameters" out of a model's description.
@@ -341,12 +351,21 @@ func valueOr(m map[string]int64, name string) int64 {
 }
 
 // events are the decisions, warnings, stops and resumptions, without what the other parts of the report show.
+// What an attempt decided as one before it is told once.
 func events(r *runlog.Record) (rows []EventRow) {
+	said := map[string]bool{}
 	for _, e := range r.Events {
 		if e.Kind == "evaluation" || e.Kind == "record" || e.Kind == "checkpoint" || e.Kind == runlog.Attempt && e.Name == "1" {
 			continue
 		}
-		rows = append(rows, EventRow{e.Time, e.Kind, e.Name, text(e.Detail), e.Reason, sentence(e)})
+		row := EventRow{e.Time, e.Kind, e.Name, text(e.Detail), e.Reason, sentence(e)}
+		if again := e.Name + "\n" + row.Sentence; e.Kind == "decision" && e.Name != "resume" {
+			if said[again] {
+				continue
+			}
+			said[again] = true
+		}
+		rows = append(rows, row)
 	}
 	if row, ok := control(r); ok {
 		rows = append(rows, row)

@@ -295,7 +295,8 @@ func TestVerdict(t *testing.T) {
 		"surely better":    {judged(3, 0.9, 1.1, true), Good, "Distillation was worth it: 1.0000 nats per token better than without the teacher at equal tokens (95 % interval 0.9000 to 1.1000)", "untrained student 83.3 66.7"},
 		"perhaps better":   {judged(3.9, -0.1, 0.3, true), Neutral, "Whether distillation was worth it is not known: +0.1000 nats per token against training without the teacher (95 % interval -0.1000 to 0.3000)", "untrained student 68.3 66.7"},
 		"perhaps worse":    {judged(4.1, -0.3, 0.1, true), Neutral, "Whether distillation was worth it is not known: -0.1000", "untrained student 65.0 66.7"},
-		"surely worse":     {judged(4.5, -0.6, -0.4, true), Bad, "Distillation was not worth it: 0.5000 nats per token worse than without the teacher at equal tokens (95 % interval -0.6000 to -0.4000)", "untrained student 58.3 66.7"},
+		"surely worse": {judged(4.5, -0.6, -0.4, true), Bad, "Distillation was not worth it: 0.5000 nats per token worse " +
+			"than without the teacher at equal tokens (95 % interval 0.4000 to 0.6000)", "untrained student 58.3 66.7"},
 		"no canary caught": {judged(3, 0.9, 1.1, false), Bad, "The scores say nothing: the distilled student is not surely better than a broken model (zeroed: every weight is 0)", ""},
 		"at work":          {rec(runlog.Running), Neutral, "The run is at work", "start 25.0"},
 		"stopped":          {rec(runlog.Stopped), Neutral, "The run was stopped and can go on", ""},

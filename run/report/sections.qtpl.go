@@ -466,7 +466,9 @@ func (p *Page) streamcostsPart(qw422016 *qt422016.Writer) {
 		qw422016.N().S(`
 `)
 		if len(p.Memory) > 0 {
-			qw422016.N().S(`<div><h2>Device memory: planned and measured</h2><div class="card scroll" tabindex="0"><table><thead><tr><th>component</th><th class="n">planned</th><th class="n">measured at most</th></tr></thead>
+			qw422016.N().S(`<div><h2>`)
+			qw422016.E().S(upper(p.memory))
+			qw422016.N().S(`: planned and measured</h2><div class="card scroll" tabindex="0"><table><thead><tr><th>component</th><th class="n">planned</th><th class="n">measured at most</th></tr></thead>
 <tbody>`)
 			for _, component := range p.Memory {
 				qw422016.N().S(`<tr><td>`)

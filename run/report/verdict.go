@@ -34,6 +34,14 @@ func (i Interval) Half() runlog.Number {
 	return (i[1] - i[0]) / 2
 }
 
+// minus is the interval of the number's negative.
+func (i Interval) minus() Interval {
+	if !i.known() {
+		return i
+	}
+	return Interval{-i[1], -i[0]}
+}
+
 // String prints the bounds.
 func (i Interval) String() string {
 	if !i.known() {
@@ -154,7 +162,7 @@ func judge(r *runlog.Record, out *outcome, rows []Score, margins []Margin, canar
 		v.withoutControl(distilled)
 	default:
 		v.EqualTime = equalTime(r, distilled, control)
-		v.againstControl(distilled, control, out, margins)
+		v.againstControl(r, distilled, control, out, margins)
 	}
 	if way {
 		v.Detail += noGap(untrained, teacher)
@@ -171,7 +179,7 @@ func judge(r *runlog.Record, out *outcome, rows []Score, margins []Margin, canar
 	return v
 }
 
-func (v *Verdict) againstControl(distilled, control *Score, out *outcome, margins []Margin) {
+func (v *Verdict) againstControl(r *runlog.Record, distilled, control *Score, out *outcome, margins []Margin) {
 	margin := float64(control.NatsPerToken - distilled.NatsPerToken)
 	same := "the same tokens"
 	if out != nil && out.TokensSeen > 0 {
@@ -209,11 +217,16 @@ func (v *Verdict) againstControl(distilled, control *Score, out *outcome, margin
 			count(distilled.Targets), same, perplexityText(distilled.Perplexity), perplexityText(control.Perplexity))
 	default:
 		v.Tone = Bad
-		v.Headline = fmt.Sprintf("Distillation was not worth it: %.4f nats per token worse than without the teacher at equal tokens%s", -margin, sure)
+		v.Headline = fmt.Sprintf("Distillation was not worth it: %.4f nats per token worse than without the teacher "+
+			"at equal tokens (95 %% interval %s)", -margin, interval.minus())
 		v.Detail = fmt.Sprintf("On %s held-out tokens a control that was trained on %s without the teacher does better: perplexity %s, the distilled student %s.",
 			count(distilled.Targets), same, perplexityText(control.Perplexity), perplexityText(distilled.Perplexity))
 	}
-	v.Detail += v.Gap.text() + v.EqualTime.text()
+	v.Detail += v.Gap.text()
+	if v.EqualTime == nil {
+		v.Detail += " How they compare at equal time cannot be told: " + unequal(r) + "."
+	}
+	v.Detail += v.EqualTime.text()
 }
 
 // better words a student that is better than the control. It is only good news where the student has learned, and where the teacher

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"apr/internal/fault"
 	runlog "apr/run/log"
 )
 
@@ -27,9 +28,9 @@ func written(s *runlog.Samples) (all []Written) {
 			v := Answer{Name: a.Model, Class: scoreClass(a.Model), Text: legible(a.Text)}
 			switch a.Finish {
 			case "time":
-				v.Note = fmt.Sprintf("cut after %d tokens: it took too long", a.Tokens)
+				v.Note = fmt.Sprintf("cut after %s: it took too long", fault.Plural(a.Tokens, "token"))
 			case "stop":
-				v.Note = fmt.Sprintf("ended after %d tokens", a.Tokens)
+				v.Note = fmt.Sprintf("ended after %s", fault.Plural(a.Tokens, "token"))
 			}
 			if strings.TrimSpace(a.Text) == "" {
 				v.Text = visible(a.Text)
@@ -55,6 +56,9 @@ type SizeRow struct {
 func sizes(r *runlog.Record) (rows []SizeRow, compared string) {
 	all := evaluated[runlog.ModelSize](r, runlog.SizesEvent)
 	for _, m := range all {
+		if m.MemoryBytes == 0 { // the student is beside the same weights
+			m.MemoryBytes = -1
+		}
 		row := SizeRow{m.Name, scoreClass(m.Name), m.Parameters, m.FileBytes, m.MemoryBytes, "–"}
 		if m.TokensPerSecond != nil && m.TokensPerSecond.Finite() {
 			row.Speed = speed(*m.TokensPerSecond)

@@ -23,6 +23,9 @@ const (
 	MaxRank    = 8
 )
 
+// CutOff is the hint of an error about a file that ends before its contents do.
+const CutOff = "the file is cut off, as by a download that broke: fetch it again"
+
 // CheckName refuses a tensor name that is empty, longer than limit bytes, not UTF-8, an absolute path, or that has
 // control characters or a ".." component, by POSIX and Windows rules: names become file names elsewhere.
 func CheckName(name string, limit int) error {
