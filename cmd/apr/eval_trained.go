@@ -10,8 +10,8 @@ import (
 	runlog "apr/run/log"
 )
 
-// trainedOn says that a text is one that the model was trained on, as the run beside the model's file says; empty: it is
-// not known to be. A text is known by its hash, or by its path: a file below a folder that the run read.
+// trainedOn says that a text is one that the model was trained on, as the run beside the model's file says; empty: that
+// is not known. A text is known by its hash, or by its path: a file below a folder that the run read.
 func trainedOn(model string, data []string, text *corpus.Tokens) string {
 	dir := filepath.Dir(model)
 	if !runlog.IsRun(dir) {
@@ -22,7 +22,8 @@ func trainedOn(model string, data []string, text *corpus.Tokens) string {
 		return ""
 	}
 	in, held := m.Inputs["data"], m.Inputs["eval_data"]
-	if text.SHA256() != in.SHA256 && !slices.ContainsFunc(data, func(d string) bool { return within(d, in.Path, m.Folder) }) {
+	read := func(path string) bool { return within(path, in.Path, m.Folder) }
+	if text.SHA256() != in.SHA256 && !slices.ContainsFunc(data, read) {
 		return ""
 	}
 	if held.SHA256 == text.SHA256() {
