@@ -23,6 +23,9 @@ type Draft struct {
 	Model  *model.Model
 	Tokens int // proposed at a time
 	Trial  int // tokens that are made without it first, to know the speed to improve; 0: it is never turned off
+	// Forced, above 0, keeps every proposal with this probability whatever the model draws: a measurement of speed, by
+	// models whose weights are random. The text says nothing then.
+	Forced float64
 
 	clock func() time.Duration // nil: the time since the start
 }
@@ -273,6 +276,11 @@ func (g *speculation) round(ctx context.Context, d Draft, st *DraftStats, propos
 	for kept < n && own[kept] == ids[known+kept] {
 		kept++
 	}
+	if d.Forced > 0 {
+		for kept = 0; kept < n && d.Forced > forced(known+kept); kept++ {
+			own[kept] = ids[known+kept]
+		}
+	}
 	for i := range min(kept+1, n) {
 		st.read[i]++
 		if i < kept {
@@ -288,6 +296,9 @@ func (g *speculation) round(ctx context.Context, d Draft, st *DraftStats, propos
 	}
 	return own[:kept+1], nil
 }
+
+// forced is the uniform number by which the proposal for a place is kept, where that is forced.
+func forced(place int) float64 { return math.Ldexp(float64(mix(uint64(place+1)*splitGamma)>>11), -53) }
 
 // trial turns a draft off that makes the text slower.
 type trial struct {

@@ -6,6 +6,8 @@
 //
 // [-tokens 512]
 //
+//	onpolicy -drafts [-shape 7b:0.5b] [-prompt 128] [-tokens 512]
+//
 // It prints one JSON object. bench/peer/torch_onpolicy.py is the same loop in PyTorch, bench/onpolicy/card.sh runs
 // both.
 package main
@@ -41,6 +43,8 @@ type options struct {
 	backend, shape, teacher          string
 	prompts, samples, prompt, tokens int
 	micro, chunk, rounds, vocab      int
+	isDrafts                         bool
+	table                            string
 }
 
 // round is what was measured of a step, in seconds.
@@ -79,7 +83,17 @@ func main() {
 	flag.IntVar(&o.chunk, "chunk", 2048, "positions whose logits exist at one time")
 	flag.IntVar(&o.rounds, "rounds", 2, "steps that are measured, behind a first one")
 	flag.IntVar(&o.vocab, "vocab", 151665, "ids that exist")
+	flag.BoolVar(&o.isDrafts, "drafts", false,
+		"time the student as a draft of the teacher instead, with acceptance forced to 0.7")
+	flag.StringVar(&o.table, "table", "", "print the table of this folder of card.sh, and run nothing")
 	flag.Parse()
+	if o.table != "" {
+		if err := table(o.table); err != nil {
+			fmt.Fprintln(os.Stderr, "onpolicy:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	if err := o.run(ctx); err != nil {
@@ -160,6 +174,9 @@ func (o options) run(ctx context.Context) error {
 		return err
 	}
 	o.vocab = min(o.vocab, big.Config.Vocab, student.Config.Vocab)
+	if o.isDrafts {
+		return o.drafts(ctx, dev, big, student.Frozen())
+	}
 	rows, seqLen := o.prompts*o.samples, o.prompt+o.tokens-1
 	if why := student.InStep(seqLen); why != "" {
 		return fmt.Errorf("a student with %s writes no texts in lock-step", why)
