@@ -82,7 +82,6 @@ func main() {
 	flag.IntVar(&o.micro, "micro", 16, "rows of which the student's activations exist at one time")
 	flag.IntVar(&o.chunk, "chunk", 2048, "positions whose logits exist at one time")
 	flag.IntVar(&o.rounds, "rounds", 2, "steps that are measured, behind a first one")
-	flag.IntVar(&o.vocab, "vocab", 151665, "ids that exist")
 	flag.BoolVar(&o.isDrafts, "drafts", false,
 		"time the student as a draft of the teacher instead, with acceptance forced to 0.7")
 	flag.StringVar(&o.table, "table", "", "print the table of this folder of card.sh, and run nothing")
@@ -173,7 +172,7 @@ func (o options) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	o.vocab = min(o.vocab, big.Config.Vocab, student.Config.Vocab)
+	o.vocab = min(big.Config.Vocab, student.Config.Vocab)
 	if o.isDrafts {
 		return o.drafts(ctx, dev, big, student.Frozen())
 	}
