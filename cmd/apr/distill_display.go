@@ -33,8 +33,8 @@ var _ distill.Observer = (*distillDisplay)(nil)
 
 func newDistillDisplay(e *cli.Env, every int) *distillDisplay {
 	d := &distillDisplay{e: e, every: every, live: e.Live()}
-	if d.live == nil && e.LogsProgress() {
-		d.beat = newHeartbeat(func(text string) { e.Log.Info(text) })
+	if d.live == nil {
+		d.beat = phases(e)
 	}
 	return d
 }

@@ -37,6 +37,14 @@ func newHeartbeat(say func(text string)) *heartbeat {
 	return h
 }
 
+// phases is a heartbeat of the log for a command; nil where a terminal shows progress, or none is wanted.
+func phases(e *cli.Env) *heartbeat {
+	if !e.LogsProgress() {
+		return nil
+	}
+	return newHeartbeat(func(text string) { e.Log.Info(text) })
+}
+
 // beat says what goes on if it is time.
 func (h *heartbeat) beat(now time.Time) {
 	h.mu.Lock()

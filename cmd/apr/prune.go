@@ -188,6 +188,9 @@ func runPrune(ctx context.Context, e *cli.Env, o *pruneOptions) (cli.Result, err
 
 // once cuts the teacher and writes what stays.
 func (o *pruneOptions) once(ctx context.Context, e *cli.Env) (*pruneResult, error) {
+	beat := phases(e)
+	defer beat.close()
+	beat.doing("opening and hashing the teacher …")
 	c, err := openModel(ctx, e, o.teacher)
 	if err != nil {
 		return nil, err
@@ -217,11 +220,12 @@ func (o *pruneOptions) once(ctx context.Context, e *cli.Env) (*pruneResult, erro
 	r := &pruneResult{Teacher: o.teacher, Output: o.output, data: o.data,
 		Before: pruneSide{Parameters: f.Config.Parameters()}}
 	teacher := f.Config
-	kept, err := o.cut(ctx, e, f, r)
+	kept, err := o.cut(ctx, e, f, r, beat)
 	if err != nil {
 		return nil, err
 	}
 	r.record = o.record(sum, teacher, kept, r)
+	beat.doing("writing the student …")
 	opt.Pruned = r.record
 	rep, err := rewrite(e, c, o.output, opt, func(opt convert.Options) (*convert.Report, error) { return convert.Write(ctx, c, o.output, opt) })
 	if err != nil {

@@ -30,17 +30,20 @@ type calibration struct {
 
 // cut measures the teacher f, if there is text, chooses what stays, and makes f the cut model. What is known of both
 // goes into r.
-func (o *pruneOptions) cut(ctx context.Context, e *cli.Env, f *modelfile.Files, r *pruneResult) (prune.Kept, error) {
+func (o *pruneOptions) cut(ctx context.Context, e *cli.Env, f *modelfile.Files, r *pruneResult,
+	beat *heartbeat) (prune.Kept, error) {
 	var none prune.Kept
 	var im *prune.Importance
 	var cal *calibration
 	if len(o.data) > 0 {
 		var err error
+		beat.doing("reading the text, loading the teacher …")
 		if cal, err = o.calibrate(ctx, e, f); err != nil {
 			return none, err
 		}
 		defer cal.dev.Close()
 		r.Backend = cal.dev.Info().Kind
+		beat.doing("") // how far the rest is shows by itself
 		if im, err = cal.measure(ctx, e, f); err != nil {
 			return none, err
 		}

@@ -71,6 +71,9 @@ func (r runsShowResult) next() []string {
 	case runlog.Stopped:
 		return []string{"next", resumeCommand(r.RunDir, r.dir)}
 	case runlog.Failed:
+		if r.record.Receipt == nil { // killed: nothing is known to be wrong with it
+			return []string{"next", resumeCommand(r.RunDir, r.dir), "", "apr runs diagnose " + runName(r.RunDir, r.dir)}
+		}
 		return []string{"next", "apr runs diagnose " + runName(r.RunDir, r.dir), "", resumeCommand(r.RunDir, r.dir)}
 	}
 	return nil

@@ -405,6 +405,25 @@ func TestPagesOfOddRuns(t *testing.T) {
 	}
 }
 
+// What a resumed run decides again is told once.
+func TestDecisionsOnce(t *testing.T) {
+	decided := func(reason string) runlog.Event {
+		return runlog.Event{Kind: "decision", Name: "backend", Detail: map[string]any{"backend": "cpu"}, Reason: reason}
+	}
+	r := record(2)
+	r.Events = []runlog.Event{decided("asked for"), {Kind: runlog.Attempt, Name: "2"}, decided("asked for"),
+		decided("no GPU")}
+	var got []string
+	for _, row := range events(r) {
+		if row.Name != "control" {
+			got = append(got, row.Name+" "+row.Reason)
+		}
+	}
+	if want := "[backend asked for 2  backend no GPU]"; fmt.Sprint(got) != want {
+		t.Errorf("%v, want %s", got, want)
+	}
+}
+
 // A run at work tells how fast it is by its last steps, and when its leg ends.
 func TestPace(t *testing.T) {
 	r := record(100)
@@ -415,6 +434,10 @@ func TestPace(t *testing.T) {
 	}
 	r.Steps = r.Steps[:103] // the control has just begun
 	if got := fmt.Sprint(pace(r)[0]); got != "{speed now 400 tokens/s}" {
+		t.Errorf("pace %s", got)
+	}
+	r.Manifest.Device = map[string]any{"kind": "cpu"}
+	if got := fmt.Sprint(pace(r)[1]); got != "{memory of tensors 1.0 MiB}" {
 		t.Errorf("pace %s", got)
 	}
 	if got := pace(&runlog.Record{}); got != nil {
