@@ -44,8 +44,21 @@ var lowGated = []lowShape{
 	{50, 40, 64, []lowPart{{0, 32, 64, 2}, {32, 64, 64, 2}}},
 }
 
+// lowProducts are those of gate and up that one kernel may make with their products, and small ones.
+var lowProducts = []lowShape{
+	{5, 16, 16, []lowPart{{0, 8, 8, 2}, {8, 16, 8, 2}}},
+	{64, 64, 256, []lowPart{{0, 128, 8, 2}, {128, 256, 8, .5}}},
+	{300, 200, 272, []lowPart{{0, 136, 32, 2}, {136, 272, 32, 2}}},
+	{130, 72, 128, []lowPart{{64, 128, 16, .25}}},
+	{257, 896, 144, []lowPart{{0, 72, 64, 2}, {72, 144, 40, 1}}},
+}
+
 func lowRankCases() []Case {
 	var all []Case
+	for _, s := range lowProducts {
+		name := fmt.Sprintf("lowrank/%dx%dx%d, rank %d, with the product", s.n, s.in, s.out, s.parts[0].rank)
+		all = append(all, both(name, func(l *lab) { checkLowRankProduct(l, s) })...)
+	}
 	for _, s := range lowShapes {
 		name := fmt.Sprintf("lowrank/%dx%dx%d, %d adapters of rank %d", s.n, s.in, s.out, len(s.parts), s.parts[0].rank)
 		all = append(all, both(name, func(l *lab) { checkLowRank(l, s) })...)
@@ -170,4 +183,49 @@ func checkLowRankGLU(l *lab, s lowShape, act device.Activation) {
 	l.compare("m", gluTol(act), m, ref.GLU(l.get(y), act), 1)
 	l.s.GLU(again, y, act)
 	l.compare("GLU of y", "move", again, l.get(m), 0)
+}
+
+// checkLowRankProduct: a gated layer's product with what adapters add, of u as stored, and its unit. A stream that
+// is no device.GatedAdapters, or does not serve these, makes the product first. One that does has with all B zero the
+// bits of MatMulGLU.
+func checkLowRankProduct(l *lab, s lowShape) {
+	const act = device.SiLU
+	low, v := l.lowRank(s)
+	x, w := l.random(s.n, s.in, 1), l.random(s.out, s.in, 1/math.Sqrt(float64(s.in)))
+	xt, weight := l.in(l.act, x), l.frozen(w)
+	gu, m, u := l.out(l.act, s.n, s.out), l.out(l.act, s.n, s.out/2), l.out(l.act, s.n, v.a.Rows)
+	l.s.LowRank(device.Tensor{}, device.Tensor{}, u, xt, low, 0)
+	at, ok := l.s.(device.GatedAdapters)
+	serves := ok && at.ServesLowRankGLU(m, gu, xt, u, weight, low, act)
+	run := func(m, gu device.Tensor) {
+		if serves {
+			at.MatMulLowRankGLU(m, gu, xt, u, weight, low, act)
+			return
+		}
+		l.s.MatMul(gu, xt, weight, device.Tensor{}, false)
+		l.s.LowRank(gu, m, u, xt, low, act)
+	}
+	run(m, gu)
+	want, stored := ref.Linear(x, w, ref.Mat{}), l.get(u)
+	most := s.in
+	for i, p := range low.Parts {
+		addColumns(want, p.Lo, ref.Scale(ref.Linear(stored.ColRange(p.From, p.To), v.b[i], ref.Mat{}), p.Scale))
+		most = max(most, s.in+p.To-p.From)
+	}
+	l.compare("gu", "matmul", gu, want, most)
+	l.compare("m", gluTol(act), m, ref.GLU(l.get(gu), act), 1)
+	if !serves {
+		return
+	}
+	again, unit := l.out(l.act, s.n, s.out), l.out(l.act, s.n, s.out/2)
+	run(unit, again)
+	l.compare("gu again", "move", again, l.get(gu), 0)
+	l.compare("m again", "move", unit, l.get(m), 0)
+	for i, p := range low.Parts {
+		low.Parts[i].B = l.frozen(ref.New(p.Hi-p.Lo, p.To-p.From))
+	}
+	run(m, gu)
+	l.s.MatMulGLU(unit, again, xt, weight, act, true)
+	l.compare("gu and zeros", "move", gu, l.get(again), 0)
+	l.compare("m and zeros", "move", m, l.get(unit), 0)
 }

@@ -31,6 +31,10 @@ func init() {
 		mutant{"u of another A", "lowrank/", func(o *ops) {
 			o.low.down = func(x, a ref.Mat) ref.Mat { return right.down(x, ref.Scale(a, 1.03)) }
 		}},
+		mutant{"scale of adapters missing in a gated product", "lowrank/", func(o *ops) {
+			o.low.factor = func(b ref.Mat, _ float64) ref.Mat { return b }
+		}},
+		mutant{"a gated unit of the product without its adapters", "lowrank/", func(o *ops) { o.low.gates = false }},
 		mutant{"dx through a scaled A", "lowrank/", func(o *ops) {
 			o.low.gradX = func(du, a ref.Mat) ref.Mat { return right.gradX(du, ref.Scale(a, 1.03)) }
 		}},

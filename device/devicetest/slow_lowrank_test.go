@@ -13,9 +13,11 @@ type lowOps struct {
 	gradU    func(dy, b ref.Mat, scale float64) ref.Mat
 	gradA    func(du, x ref.Mat) ref.Mat
 	gradX    func(du, a ref.Mat) ref.Mat
-	allParts bool // not the first one alone
-	addsB    bool // gradients of B are added
-	addsX    bool // LowRankInputGrad adds where it is told to
+	allParts bool                                   // not the first one alone
+	addsB    bool                                   // gradients of B are added
+	addsX    bool                                   // LowRankInputGrad adds where it is told to
+	factor   func(b ref.Mat, scale float64) ref.Mat // of MatMulLowRankGLU
+	gates    bool                                   // MatMulLowRankGLU makes the unit of what adapters have added
 }
 
 func rightLow() lowOps {
@@ -29,7 +31,7 @@ func rightLow() lowOps {
 		return dx
 	}
 	return lowOps{
-		down: product, gradA: weight, gradX: input, allParts: true, addsB: true, addsX: true,
+		down: product, gradA: weight, gradX: input, allParts: true, addsB: true, addsX: true, gates: true, factor: ref.Scale,
 		up:    func(u, b ref.Mat, scale float64) ref.Mat { return ref.Scale(product(u, b), scale) },
 		gradB: func(dy, u ref.Mat, scale float64) ref.Mat { return ref.Scale(weight(dy, u), scale) },
 		gradU: func(dy, b ref.Mat, scale float64) ref.Mat { return ref.Scale(input(dy, b), scale) },
@@ -85,4 +87,29 @@ func (s *slowStream) LowRankInputGrad(dx, du device.Tensor, l device.LowRank, ad
 	} else {
 		s.write(dx, out)
 	}
+}
+
+func (s *slowStream) ServesLowRankGLU(
+	m, gu, x, u device.Tensor, w device.Weight, l device.LowRank, act device.Activation,
+) bool {
+	device.CheckMatMulLowRankGLU(m, gu, x, u, w, l, act)
+	return true
+}
+
+func (s *slowStream) MatMulLowRankGLU(
+	m, gu, x, u device.Tensor, w device.Weight, l device.LowRank, act device.Activation,
+) {
+	device.CheckMatMulLowRankGLU(m, gu, x, u, w, l, act)
+	out := s.ops.linear(s.read(x), w.(*slowWeight).m(), ref.Mat{})
+	plain := out.Clone()
+	for _, p := range s.ops.low.parts(l) {
+		addColumns(out, p.Lo, ref.Linear(s.read(u.ColRange(p.From, p.To)), s.ops.low.factor(lowB(p), p.Scale), ref.Mat{}))
+	}
+	s.write(gu, out)
+	if s.ops.low.gates {
+		s.write(m, s.ops.gated(s.read(gu), act))
+		return
+	}
+	round(plain, gu.DType)
+	s.write(m, s.ops.gated(plain, act))
 }
