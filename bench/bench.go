@@ -37,6 +37,8 @@ type StepOptions struct {
 	SearchEvery        int             // of a student in blocks, see distill.Quantize; 0: once
 	Loss               device.LossSpec // the zero spec: Loss
 	GroupRows          int             // sequences that go through the teacher at a time; 0: teacher.GroupRows
+	// Ranks share a step of World × BatchSize rows; all of them measure.
+	Ranks distill.Ranks
 }
 
 // Step is what was measured of a step, in milliseconds.
@@ -85,6 +87,8 @@ func steps(ctx context.Context, s device.Stream, student *model.Model, big *mode
 		tr.Teacher = &teacher.Resident{Model: big, Group: group}
 	}
 	tr.Cut(o.Setting)
+	tr.Ranks = o.Ranks
+	o.BatchSize *= o.Ranks.World()
 	tr.Optimizer = optim.Optimizer{
 		Schedule: optim.Schedule{Kind: optim.Constant, Peak: 1e-3, Steps: o.Warmup + o.Iterations},
 		AdamW:    device.AdamW{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1}, MaxNorm: 1,

@@ -41,6 +41,9 @@ type Comm interface {
 	Barrier() error
 	// Abort ends the group: pending and later calls of all ranks return a *Lost that names this rank and cause.
 	Abort(cause error)
+	// OnLost lets f be called once, in a goroutine of its own, when the group ends because a rank was lost; at once if it
+	// has.
+	OnLost(f func(*Lost))
 	// Close leaves the group after the last call. Ranks may close at different times.
 	Close() error
 }

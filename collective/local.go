@@ -22,6 +22,7 @@ type group struct {
 	turn    uint64 // barriers passed
 	lost    *Lost
 	closed  []int // ranks that left
+	told    []func(*Lost)
 
 	given []any // of each rank, between the first and the last barrier of an operation
 	ops   []operation
@@ -75,6 +76,9 @@ func (g *group) fail(l *Lost) {
 	if g.lost == nil {
 		g.lost = l
 		g.changed.Broadcast()
+		for _, f := range g.told {
+			go f(l)
+		}
 	}
 }
 
@@ -162,6 +166,16 @@ func (l *local) Abort(cause error) {
 	l.g.mu.Lock()
 	defer l.g.mu.Unlock()
 	l.g.fail(because(cause, l.rank, l.g.world))
+}
+
+func (l *local) OnLost(f func(*Lost)) {
+	l.g.mu.Lock()
+	defer l.g.mu.Unlock()
+	if l.g.lost != nil {
+		go f(l.g.lost)
+		return
+	}
+	l.g.told = append(l.g.told, f)
 }
 
 func (l *local) Close() error {

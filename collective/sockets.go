@@ -446,6 +446,16 @@ func (s *sockets) Barrier() error { return s.run(steps{op: wireBarrier}) }
 
 func (s *sockets) Abort(cause error) { s.fail(because(cause, s.rank, s.world)) }
 
+func (s *sockets) OnLost(f func(*Lost)) {
+	go func() {
+		select {
+		case <-s.done:
+			f(s.lost.Load())
+		case <-s.ended:
+		}
+	}()
+}
+
 func (s *sockets) Close() error {
 	if s.lost.Load() != nil {
 		return nil

@@ -124,7 +124,7 @@ func (l *leg) free() {
 // prepare makes trainer and loader at the beginning.
 func (l *leg) prepare() error {
 	r := l.run
-	l.trainer = NewTrainer(l.student, r.stream, r.Rows(), r.SeqLen)
+	l.trainer = NewTrainer(l.student, r.stream, r.Config.Ranks.shareOf(r.Rows()), r.SeqLen)
 	l.trainer.Teacher, l.trainer.MaxLossRatio, l.trainer.Balance = l.teacher, r.MaxLossRatio, r.RouterBalance
 	l.trainer.SearchEvery, l.trainer.Ranks = r.searchEvery(), r.ranks
 	l.loads = newLoads(r.dev)

@@ -42,6 +42,7 @@ type DryRun struct {
 	Guide    Guide                   // of hidden states and attention maps
 	Types    map[string]tensor.DType // of a student in blocks, by slot
 	Leaves   int                     // parts of a step that this rank computes one after the other; 0: a step is one
+	Ranks    Group                   // who shares the rows of a step
 	OnPolicy OnPolicy
 }
 
@@ -74,7 +75,8 @@ func (d DryRun) Record(s plan.Setting) (*dry.Record, error) {
 
 // run runs a step on a dry device that nothing was asked of.
 func (d DryRun) run(dev *dry.Device, stream device.Stream, s plan.Setting) (*dry.Record, error) {
-	rows := s.BatchSize * d.Accum
+	all := s.BatchSize * d.Accum
+	rows := d.Ranks.shareOf(all)
 	teachers, student, err := d.models(dev)
 	if err != nil {
 		return nil, err
@@ -105,8 +107,8 @@ func (d DryRun) run(dev *dry.Device, stream device.Stream, s plan.Setting) (*dry
 		return nil, err
 	}
 	var writer ownWriter
-	if n := d.OnPolicy.Rows(rows); n > 0 && d.Loss.Alpha != 0 {
-		writer = d.OnPolicy.newWriter(student.Frozen(), stream, rows, d.SeqLen, d.Vocab)
+	if n := d.OnPolicy.Rows(all); n > 0 && d.Loss.Alpha != 0 {
+		writer = d.OnPolicy.newWriter(student.Frozen(), stream, all, d.SeqLen, d.Vocab)
 		t.OwnRows(n, d.SeqLen, d.OnPolicy.Sampled)
 	}
 	t.Optimizer = optim.Optimizer{Schedule: optim.Schedule{Kind: optim.Constant, Steps: 1}}
@@ -286,7 +288,7 @@ func (in *inputs) dryRun(c Config, target func() dry.Target) DryRun {
 	d := DryRun{
 		Target: target, Teacher: model.Describe(in.teacher), More: more, Ensemble: c.Ensemble, Student: in.studentConfig, Loss: c.Loss, Vocab: in.vocab,
 		SeqLen: c.SeqLen, Accum: c.GradAccum, Control: c.Control, Apart: c.DocumentMask, Balance: c.RouterBalance, Guide: c.Guide, Adapter: in.adapter,
-		Types: in.types, Leaves: c.Ranks.leaves(), OnPolicy: c.OnPolicy,
+		Types: in.types, Leaves: c.Ranks.leaves(), Ranks: c.Ranks, OnPolicy: c.OnPolicy,
 	}
 	if d.said, d.dry = in.cache, true; in.made != nil {
 		d.said = in.made

@@ -32,6 +32,8 @@ type Ranks struct {
 	Comm   collective.Comm // nil: there is one rank
 	Leaves int             // 0: as many as ranks; else a power of two that W divides
 	Stop   func() bool     // whether this rank wants to end after the step; nil: never
+	// Joined says that the trainer's stream is a device.Exchanger: gradients go from device to device.
+	Joined bool
 }
 
 // alone reports whether a step is computed as one part, which needs no one else.
@@ -280,6 +282,14 @@ func buckets(params []*device.Param, f func(some []*device.Param, elements int) 
 
 // sumGradients replaces every gradient by its sum over the ranks, in float32.
 func (t *Trainer) sumGradients() error {
+	if t.Ranks.Joined {
+		var all []device.Tensor
+		for _, p := range t.trained() {
+			all = append(all, p.Grad)
+		}
+		t.stream.(device.Exchanger).SumRanks(t.Ranks.Leaves > 0, all...)
+		return nil
+	}
 	return buckets(t.trained(), func(some []*device.Param, elements int) error {
 		host, err := t.download(some, elements, func(p *device.Param) device.Tensor { return p.Grad })
 		if err == nil {

@@ -49,6 +49,12 @@ func (g Group) leaves() int {
 	return max(1, WorldLeaves/max(1, g.World))
 }
 
+// shareOf returns how many of a step's rows a rank has at most.
+func (g Group) shareOf(rows int) int {
+	world := max(1, g.World)
+	return (rows + world - 1) / world
+}
+
 // validate refuses steps that the ranks cannot share, before they meet.
 func (g Group) validate(rows int) error {
 	world := max(1, g.World)
@@ -85,7 +91,62 @@ func (r *Run) meet(ctx context.Context) (err error) {
 		return err
 	}
 	r.ranks.Comm = patient{comm, r.Watch}
+	if err := r.joinDevices(); err != nil {
+		comm.Abort(err)
+		_ = comm.Close() // nobody waits for it
+		return r.lost(err)
+	}
 	return nil
+}
+
+// joinDevices joins the devices of all ranks, where they can be.
+func (r *Run) joinDevices() error {
+	dev, ok := r.dev.(device.Joiner)
+	if !ok {
+		return nil
+	}
+	if r.ranks.Leaves > 0 && r.ranks.World() > 2 {
+		return fault.New(fault.Unavailable, "not built: --deterministic=world on more than two GPUs").WithID("E-RANKS-037").
+			WithHint("two GPUs have the bits of one; --backend cpu has them for up to 8 ranks")
+	}
+	r.ranks.Joined = true
+	return JoinDevices(r.ranks.Comm, dev)
+}
+
+// JoinDevices joins the devices of all ranks of comm: rank 0 makes the group's id, and the others learn it from those
+// that proved to be of this run. When a rank is lost, what waits for its device ends.
+func JoinDevices(comm collective.Comm, dev device.Joiner) error {
+	id := make([]byte, device.GroupIDBytes)
+	if comm.Rank() == 0 {
+		made, err := dev.GroupID()
+		if err != nil {
+			return err
+		}
+		copy(id, made)
+	}
+	if err := comm.Broadcast(id); err != nil {
+		return err
+	}
+	comm.OnLost(func(l *collective.Lost) { dev.Part(l) })
+	return dev.Join(comm.Rank(), comm.World(), id)
+}
+
+// prepare takes memory and loads code for the steps. Rank 0 does it first: what it measures to choose algorithms, the
+// other ranks of its machine read, so that equal products have equal bits on all of them, and in the next run.
+func (r *Run) prepare() error {
+	if r.ranks.Comm == nil {
+		return prepare(r.dev, r.in.planned)
+	}
+	if r.Config.Ranks.leads() {
+		if err := prepare(r.dev, r.in.planned); err != nil {
+			return err
+		}
+		return r.ranks.Comm.Barrier()
+	}
+	if err := r.ranks.Comm.Barrier(); err != nil {
+		return err
+	}
+	return prepare(r.dev, r.in.planned)
 }
 
 // fields are what has to be the same on every rank: all that the bits of a run depend on, and whether a control

@@ -108,11 +108,12 @@ func Start(ctx context.Context, c Config, dev device.Device, obs Observer, descr
 	if err := r.checkNoise(ctx); err != nil {
 		return nil, errors.Join(err, in.close())
 	}
-	if err := prepare(dev, in.planned); err != nil {
-		return nil, errors.Join(err, in.close())
-	}
 	if err := r.meet(ctx); err != nil {
 		return nil, errors.Join(err, in.close())
+	}
+	if err := r.prepare(); err != nil {
+		r.leave(err)
+		return nil, errors.Join(r.lost(err), in.close())
 	}
 	if r.dir, err = runlog.Open(c.Output, c.Force, c.Resume != ""); err != nil {
 		r.leave(err)

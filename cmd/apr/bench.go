@@ -32,6 +32,8 @@ type benchOptions struct {
 	chunkRows, microRows, peakSize int
 	teacherBackend, teacherGEMM    string
 	teacherExperts                 string
+	worldSize                      int
+	group                          *benchParty
 	teacherRows                    int     // that go through a layer at a time, as planned; 0: any
 	percentiles                    string  // numbers with commas between
 	quantize                       string  // scheme of random weights; empty: bfloat16, or what the teacher's backend needs
@@ -91,6 +93,8 @@ func benchCommand() *cli.Command {
 			{Name: "teacher-experts", Value: cli.Enum(&o.teacherExperts, "device", "device", "host"), Help: "where a GPU finds the teacher's experts: in its memory, or in page-locked host memory (with --teacher-backend q4k)"},
 			{Name: "peak-size", Value: cli.Int(&o.peakSize, 0).AtLeast(1), Default: "what fills the device", Help: "measure the device's peak by a square matrix product of this side"},
 			{Name: "floor", Value: cli.Float(&o.floor, 3).In(0, 600), Help: "time the step's matrix products alone for this many seconds, a lower bound of the step; 0 = skip"},
+			{Name: "world-size", Value: cli.Int(&o.worldSize, 1).AtLeast(1),
+				Help: "ranks to start on this machine, each with --batch-size rows of a step and, on CUDA, a GPU of its own"},
 			{Name: "profile", Value: cli.Bool(&o.profile, false), Help: "GPU: run three more steps and print the time of every operation"},
 			{Name: "kernel-log", Value: cli.Bool(&o.kernelLog, false), Help: "log each kernel and GEMM plan as it is loaded"},
 		}, append(o.studentOptions(), o.collectiveOptions()...)...),
@@ -129,7 +133,8 @@ type benchResult struct {
 	LoRA            *benchLoRA         `json:"lora,omitempty"`
 	QuantizeAware   string             `json:"quantize_aware,omitempty"` // the scheme that the student trains in
 	Alpha           *float64           `json:"alpha,omitempty"`
-	BatchSize       int                `json:"batch_size,omitempty"`
+	BatchSize       int                `json:"batch_size,omitempty"` // of each rank
+	WorldSize       int                `json:"world_size,omitempty"` // ranks, if there are several
 	SeqLen          int                `json:"seq_len,omitempty"`
 	TeacherBackend  string             `json:"teacher_backend,omitempty"`
 	TeacherGEMM     string             `json:"teacher_gemm,omitempty"`
@@ -196,10 +201,17 @@ func runBench(ctx context.Context, e *cli.Env, o *benchOptions) (cli.Result, err
 			}
 		}
 	}
+	group, err := o.party(e)
+	if err != nil {
+		return nil, err
+	}
+	defer group.close()
+	o.group = group
 	start := time.Now()
 	generates := o.generates()
 	dev, err := backend{
-		name: o.backend, dtype: o.dtype, expand: 128 << 20, round: generates && o.dtype == "auto", kernelLog: o.kernelLog,
+		name: o.backend, dtype: o.dtype, index: group.index(), expand: 128 << 20,
+		round: generates && o.dtype == "auto", kernelLog: o.kernelLog,
 	}.openForPaths(ctx, e, o.allowKeys, o.file, o.kd)
 	if err != nil {
 		return nil, err
@@ -361,6 +373,9 @@ func (r *benchResult) inUse() string {
 
 // products describes the rate of a step's products beside that of a square one.
 func (r *benchResult) products() string {
+	if r.GFLOPS == nil {
+		return fmt.Sprintf("not measured beside %d ranks", r.WorldSize)
+	}
 	if r.MFU == nil {
 		return fmt.Sprintf("%.0f GFLOP/s; a square product ran at %.0f only, so it is no peak: other work takes the processor", *r.GFLOPS, *r.PeakGFLOPS)
 	}
@@ -399,7 +414,8 @@ func (r *benchResult) Text(p *cli.Page) {
 	if r.Shape != "" {
 		what = fmt.Sprintf("%s, random weights, the teacher's in %s", r.Shape, r.Quantize)
 	}
-	pairs := []string{"step", fmt.Sprintf("%s, %d rows of %d", what, r.BatchSize, r.SeqLen), "device", dev,
+	rows := r.BatchSize * max(1, r.WorldSize)
+	pairs := []string{"step", fmt.Sprintf("%s, %d rows of %d", what, rows, r.SeqLen), "device", dev,
 		"plan", fmt.Sprintf("%v: %.2f GiB", r.setting, plan.GiB(r.Plan.Memory.Total)),
 		"speed", fmt.Sprintf("%.0f tokens/s, %.1f ms a step (%s, p95/p50 %.3f)", r.TokensPerSecond, r.Step.Median, strings.Join(r.percentiles, ", "), *r.Spread),
 		"products", r.products(),

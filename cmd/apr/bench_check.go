@@ -27,6 +27,9 @@ func (o *benchOptions) check(s cli.Settings) error {
 			return err
 		}
 	}
+	if o.worldSize > 1 && (s.Given("floor") || s.Given("peak-size") || o.profile) {
+		return fault.New(fault.Usage, "--floor, --peak-size and --profile measure one device: leave --world-size out")
+	}
 	if !o.generates() {
 		if err := o.checkStudent(s); err != nil {
 			return err
@@ -40,7 +43,8 @@ func (o *benchOptions) check(s cli.Settings) error {
 		return err
 	}
 	return only(s, "a distillation step: --kd TEACHER, or --shape TEACHER:STUDENT", "batch-size", "seq-len", "chunk-rows", "micro-rows",
-		"memory", "alpha", "recompute", "teacher-backend", "teacher-gemm", "teacher-experts", "peak-size", "profile", "floor")
+		"memory", "alpha", "recompute", "teacher-backend", "teacher-gemm", "teacher-experts", "peak-size", "profile", "floor",
+		"world-size")
 }
 
 func (o *benchOptions) checkPrompt(s cli.Settings) error {

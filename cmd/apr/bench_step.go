@@ -119,6 +119,14 @@ func (o *benchOptions) step(ctx context.Context, dev *opened, r *benchResult, st
 	r.Plan, r.setting, r.BatchSize, r.SeqLen, r.Alpha = &p, p.Setting, o.batchSize, o.seqLen, &o.alpha
 	r.TeacherBackend, r.TeacherGEMM = o.computes(dev)
 	took("plan")
+	ranks, err := o.group.join(ctx, dev)
+	if err != nil {
+		return err
+	}
+	if r.WorldSize = o.group.world; r.WorldSize == 1 {
+		r.WorldSize = 0
+	}
+	took("ranks")
 	if prep, ok := dev.Device.(dry.Preparer); ok {
 		if err := prep.Prepare(p.Record); err != nil {
 			return err
@@ -135,7 +143,7 @@ func (o *benchOptions) step(ctx context.Context, dev *opened, r *benchResult, st
 	progress, endWatch := watchBusy(dev, o.warmup, progress)
 	options := bench.StepOptions{
 		BatchSize: o.batchSize, SeqLen: o.seqLen, Warmup: o.warmup, Iterations: o.iterations, Setting: p.Setting, Vocab: vocab, Progress: progress,
-		SearchEvery: o.learns.QuantizeSearchEvery, Loss: o.loss(), GroupRows: o.teacherRows,
+		SearchEvery: o.learns.QuantizeSearchEvery, Loss: o.loss(), GroupRows: o.teacherRows, Ranks: ranks,
 		Started: func(first time.Duration) {
 			r.Start["first step"], r.Start["all"] = milliseconds(first), milliseconds(time.Since(start))
 			if dev.gpu != nil {
@@ -167,6 +175,9 @@ func (o *benchOptions) step(ctx context.Context, dev *opened, r *benchResult, st
 		flops = r.profileCPU(profile(), float64(o.iterations)) // before the square product, which would pass for one of the step
 	}
 	r.latencies(o.percentiles, r.Step.Milliseconds)
+	if r.speed(); o.group.world > 1 {
+		return nil // what bounds a step of one device is measured with one
+	}
 	return o.bound(ctx, dev, s, p, r, flops)
 }
 
@@ -371,6 +382,11 @@ func (r *benchResult) rates(flops, peak float64) {
 	if mfu := rate / peak; mfu <= 1 {
 		r.MFU = &mfu
 	}
+	r.speed()
+}
+
+// speed takes over the speed of the steps.
+func (r *benchResult) speed() {
 	p := r.Step.Phases
 	r.TokensPerSecond = r.Step.TokensPerSecond
 	spread := r.Step.P95 / r.Step.Median

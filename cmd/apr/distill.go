@@ -119,7 +119,7 @@ func runDistill(ctx context.Context, e *cli.Env, o *distillOptions) (cli.Result,
 		return nil, err
 	}
 	defer dev.Close()
-	if err := o.unbuiltOn(dev, e); err != nil {
+	if err := errors.Join(o.unbuiltOn(dev, e), group.check(dev)); err != nil {
 		return nil, err
 	}
 	if !group.leads() {
@@ -284,9 +284,9 @@ func (o *distillOptions) unbuiltOn(dev *opened, e *cli.Env) error {
 	}{
 		{s.Given("teacher-gemm") && o.TeacherGEMM != arithmetic && !(o.TeacherGEMM == "fp8" && arithmetic == "bf16"),
 			"--teacher-gemm " + o.TeacherGEMM + ": teacher and student compute in " + arithmetic},
-		{dev.Info().Kind != "cpu" && o.WorldSize > 1,
-			"--world-size on GPUs, whose ranks need libnccl.so.2: --backend cpu trains with several processes"},
-		{dev.Info().Kind != "cpu" && o.Deterministic == "world", "--deterministic=world on a GPU"},
+		{dev.Info().Kind != "cpu" && !onGPU && o.WorldSize > 1,
+			"--world-size with --backend vulkan: cuda trains with several GPUs, cpu with several processes"},
+		{dev.Info().Kind != "cpu" && !onGPU && o.Deterministic == "world", "--deterministic=world with --backend vulkan"},
 		{!onGPU && o.TeacherCache == "bf16", "--teacher-cache bf16 on the CPU: use auto or off"},
 		{!onGPU && o.TeacherExperts == "host", "--teacher-experts host on the CPU, which reads experts where they are: use device"},
 		{!onGPU && o.Device != 0 && !strings.HasPrefix(s.Origin("device"), "env "), "--device on the CPU"},

@@ -226,7 +226,7 @@ func (o *distillOptions) machineTable() []cli.Option {
 			Help: "ranks to start on as many GPUs of this machine, from --device on, or all; not under torchrun and the like"},
 		{Name: "world-size", Env: "APR_DISTILL_WORLD_SIZE", Value: cli.Int(&o.WorldSize, 0).AtLeast(1),
 			Default: "one process",
-			Help:    "ranks that share the rows of each step; without --rank they are started here, on the CPU"},
+			Help:    "ranks that share the rows of each step; without --rank they are started here, on GPUs or the CPU"},
 		{Name: "rank", Env: "APR_DISTILL_RANK", Value: cli.Int(&o.Rank, -1).AtLeast(0), Default: "none: see --world-size",
 			Help: "number of this process among --world-size ranks that were started elsewhere"},
 		{Name: "rendezvous", Env: "APR_DISTILL_RENDEZVOUS", Value: cli.String(&o.Rendezvous, ""),

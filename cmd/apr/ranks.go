@@ -201,7 +201,7 @@ func (p *party) onMachine(e *cli.Env, o *distillOptions, m launcher.Meeting) (bo
 
 // joins reports whether a launcher's variables make this process one of several ranks: not where the device is not
 // known before it is opened.
-func (o *distillOptions) joins() bool { return o.Backend == "cpu" }
+func (o *distillOptions) joins() bool { return o.Backend == "cpu" || o.Backend == "cuda" }
 
 // silenceLimit is how long a rank may be silent before it counts as lost, unless --stall-timeout is less.
 const silenceLimit = 30 * time.Second
@@ -284,6 +284,19 @@ func (p *party) fork(e *cli.Env) (err error) {
 // config says of a run's configuration what is known before the ranks meet.
 func (p *party) config() distill.Group {
 	return distill.Group{Rank: p.rank, World: p.world, SameBits: p.sameBits, Least: p.least, Most: p.most}
+}
+
+// check refuses a device on which this rank cannot join the others.
+func (p *party) check(dev *opened) error {
+	if !p.several() || dev.gpu == nil {
+		return nil
+	}
+	if n, err := dev.gpu.Devices(); err == nil && p.children != nil && p.firstDevice+p.world > n {
+		return fault.New(fault.Unavailable, "%d ranks from GPU %d on: this machine has %d", p.world, p.firstDevice, n).
+			WithHint("--world-size %d, or ranks on other machines by torchrun or srun", max(1, n-p.firstDevice)).
+			WithID("E-RANKS-036")
+	}
+	return dev.gpu.CanJoin()
 }
 
 // configure makes the configuration that of this rank.

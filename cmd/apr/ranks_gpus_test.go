@@ -188,7 +188,7 @@ func TestFolderIsNotShared(t *testing.T) {
 	ctx := context.Background()
 	a, b := t.TempDir(), t.TempDir()
 	_, err := atFolder(t, a, 0, 3, 100*time.Millisecond).meet(ctx, nil)
-	for _, want := range []string{"ranks 1, 2 of 3 did not arrive", "has no trace of rank 1, 2", "is not shared"} {
+	for _, want := range []string{"ranks 1, 2 of 3 did not arrive", "left no trace of ranks 1, 2", "is not shared"} {
 		if fault.KindOf(err) != fault.Network || !strings.Contains(flat(err), want) {
 			t.Errorf("%q: want %q", flat(err), want)
 		}
@@ -201,7 +201,7 @@ func TestFolderIsNotShared(t *testing.T) {
 	dir := t.TempDir()
 	_ = atFolder(t, dir, 1, 3, time.Second) // it leaves its mark and does not come
 	_, err = atFolder(t, dir, 0, 3, 100*time.Millisecond).meet(ctx, nil)
-	if !strings.Contains(flat(err), "in the folder were rank 1") || !strings.Contains(flat(err), "trace of rank 2:") {
+	if !strings.Contains(flat(err), "in the folder were rank 1") || !strings.Contains(flat(err), "trace of ranks 2:") {
 		t.Errorf("%v", flat(err))
 	}
 	contracttest.Cases(t, 3)

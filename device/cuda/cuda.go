@@ -97,6 +97,11 @@ type Device struct {
 	stages    stages
 	blocked   named
 
+	group    *group // of ranks; nil: it has not joined any
+	nccl     *driver.Nccl
+	ncclErr  error
+	ncclOnce sync.Once
+
 	mem     device.Accounts
 	poolsMu sync.Mutex
 	growMu  sync.Mutex // growExpansion, and expandAll

@@ -26,6 +26,7 @@ type Region struct {
 func (l *Library) Prewarm(t *driver.Thread, s driver.Stream, shapes []Shape, scratch Region) (unsupported []Shape, err error) {
 	start := time.Now()
 	defer func() { l.took += time.Since(start) }()
+	l.reread()
 	var all []*candidates
 	for _, shape := range shapes {
 		if _, ok := l.plans[shape]; ok || slices.ContainsFunc(all, func(c *candidates) bool { return c.shape == shape }) {
@@ -60,6 +61,22 @@ func (l *Library) Prewarm(t *driver.Thread, s driver.Stream, shapes []Shape, scr
 		l.adopt(c, chosen[i])
 	}
 	return unsupported, err
+}
+
+// reread takes over what the file holds by now: another rank may have measured since it was opened.
+func (l *Library) reread() {
+	if l.path == "" {
+		return
+	}
+	now, err := readChoices(l.path, l.o.Device, l.lt.Version())
+	if err != nil {
+		return // Open has said why
+	}
+	for key, k := range now {
+		if _, ok := l.known[key]; !ok {
+			l.known[key] = k
+		}
+	}
 }
 
 // tune measures the open shapes and remembers what it chose.

@@ -53,6 +53,7 @@ const LibDirVariable = "APR_CUDA_LIB_DIR"
 // The rules by which a place is searched, in their order.
 const (
 	PlaceOverride = LibDirVariable
+	PlaceNccl     = NcclVariable
 	PlaceLinker   = "dynamic linker"
 	PlaceToolkit  = "toolkit folder"
 	PlaceSystem   = "system folder"
@@ -82,7 +83,7 @@ type System struct {
 func Host() System {
 	getenv := func(name string) string {
 		v := os.Getenv(name)
-		if name == LibDirVariable && v != "" {
+		if (name == LibDirVariable || name == NcclVariable) && v != "" {
 			if abs, err := filepath.Abs(v); err == nil {
 				return abs
 			}
@@ -94,7 +95,7 @@ func Host() System {
 
 // Search returns where a library may be found, best first, for a driver of that version (0: not known):
 //
-//	APR_CUDA_LIB_DIR, then for each soname, newest major first:
+//	APR_NCCL, the file of libnccl → APR_CUDA_LIB_DIR, then for each soname, newest major first:
 //	the dynamic linker's search → /usr/local/cuda*/lib64 → /usr/lib/{x86_64,aarch64}-linux-gnu, /usr/local/nvidia/lib64,
 //	/usr/lib → $CONDA_PREFIX/lib → nvidia/… of the site-packages of $VIRTUAL_ENV, $CONDA_PREFIX, ~/.local, /usr/local →
 //	Ollama's folders.
@@ -103,6 +104,9 @@ func Host() System {
 func (s System) Search(l Library, driverVersion int) []Attempt {
 	var all []Attempt
 	names := l.Sonames(driverVersion)
+	if file := s.Getenv(NcclVariable); file != "" && l == NCCL {
+		all = append(all, s.attempt(file, PlaceNccl))
+	}
 	if dir := s.Getenv(LibDirVariable); dir != "" {
 		for _, name := range names {
 			all = append(all, s.attempt(path.Join(dir, name), PlaceOverride))

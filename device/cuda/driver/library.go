@@ -36,7 +36,10 @@ func (r Report) Err() error {
 }
 
 // without says what can be done without a library.
-var without = map[Library]string{CUDA: "--backend cpu works everywhere; for a GPU install NVIDIA's driver, or "}
+var without = map[Library]string{
+	CUDA: "--backend cpu works everywhere; for a GPU install NVIDIA's driver, or ",
+	NCCL: "one GPU needs none of it; " + NcclVariable + " names the file, PyTorch brings one in nvidia/nccl/lib, or ",
+}
 
 // list renders the attempts: a file that was there but could not be opened with its error, absent ones by path.
 func (r Report) list() string {

@@ -25,9 +25,9 @@ import (
 // keep is how long unused files stay in the cache.
 const keep = 2 * 24 * time.Hour
 
-// Build compiles the emulator with all kernels, unless that was done before, and returns the folder with libcuda.so.1
-// and libcublasLt.so.13. Errors: no compiler, or a source that does not compile. A process builds once: sources that
-// change later are seen by the next.
+// Build compiles the emulator with all kernels, unless that was done before, and returns the folder with libcuda.so.1,
+// libcublasLt.so.13 and libnccl.so.2. Errors: no compiler, or a source that does not compile. A process builds once:
+// sources that change later are seen by the next.
 func Build() (dir string, err error) { return buildOnce() }
 
 var buildOnce = sync.OnceValues(func() (string, error) {
@@ -45,7 +45,7 @@ var buildOnce = sync.OnceValues(func() (string, error) {
 	return dir, nil
 })
 
-// builder is one build: an object for every source, linked into the two libraries.
+// builder is one build: an object for every source, linked into the three libraries.
 type builder struct {
 	compiler string
 	version  string
@@ -225,12 +225,15 @@ func (b *builder) compile(o object) error {
 // link makes the folder of the libraries out of the objects.
 func (b *builder) link(objects []object) (string, error) {
 	h := sha256.New()
-	var driver, blas []string
+	var driver, blas, nccl []string
 	for _, o := range objects {
 		fmt.Fprintln(h, o.path)
-		if filepath.Base(o.source) == "cublaslt.cc" {
+		switch filepath.Base(o.source) {
+		case "cublaslt.cc":
 			blas = append(blas, o.path)
-		} else {
+		case "nccl.cc":
+			nccl = append(nccl, o.path)
+		default:
 			driver = append(driver, o.path)
 		}
 	}
@@ -243,16 +246,21 @@ func (b *builder) link(objects []object) (string, error) {
 		return "", err
 	}
 	defer os.RemoveAll(temp)
-	// The name under which libcublasLt needs libcuda is of this build alone: a process may hold several.
+	// The name under which libcublasLt and libnccl need libcuda is of this build alone: a process may hold several.
 	unique := "libcuda-" + filepath.Base(dir) + ".so.1"
 	if err := os.Symlink("libcuda.so.1", filepath.Join(temp, unique)); err != nil {
 		return "", err
 	}
-	blas = append(blas, filepath.Join(temp, unique), "-Wl,-rpath,$ORIGIN")
+	for _, objects := range []*[]string{&blas, &nccl} {
+		*objects = append(*objects, filepath.Join(temp, unique), "-Wl,-rpath,$ORIGIN")
+	}
 	for _, l := range []struct {
 		name, soname string
 		objects      []string
-	}{{"libcuda.so.1", unique, driver}, {"libcublasLt.so.13", "libcublasLt.so.13", blas}} {
+	}{
+		{"libcuda.so.1", unique, driver}, {"libcublasLt.so.13", "libcublasLt.so.13", blas},
+		{"libnccl.so.2", "libnccl.so.2", nccl},
+	} {
 		args := slices.Concat([]string{"-shared", "-pthread", "-Wl,-z,defs", "-Wl,-soname," + l.soname, "-o", filepath.Join(temp, l.name)}, l.objects, []string{"-lm"})
 		if out, err := exec.Command(b.compiler, args...).CombinedOutput(); err != nil {
 			return "", fmt.Errorf("emulator: linking %s: %w\n%s", l.name, err, out)

@@ -1,4 +1,4 @@
-// driver.h: what the libcuda of the emulator offers to its libcublasLt, beside the CUDA driver's own functions.
+// driver.h: what the libcuda of the emulator offers to its libcublasLt and libnccl, beside the CUDA driver's own functions.
 #pragma once
 #include <cstddef>
 
@@ -7,6 +7,8 @@ extern "C" {
 int apr_emulator_enter(const char *function);
 // apr_emulator_current says whether the calling thread has a usable context.
 int apr_emulator_current();
+// apr_emulator_device returns the device of the calling thread's context, −1 without one.
+int apr_emulator_device();
 // apr_emulator_enqueue appends work to a stream; task(data) returns a CUresult, drop(data) frees data.
 int apr_emulator_enqueue(void *stream, int (*task)(void *data), void (*drop)(void *data), void *data);
 // apr_emulator_readable says whether bytes at p lie in one allocation.

@@ -143,7 +143,7 @@ int wild(const char *what, const void *p, size_t bytes) {
 
 } // namespace apr_driver
 
-// ---- for libcublasLt and for Go
+// ---- for libcublasLt, libnccl and for Go
 
 EXPORT int apr_emulator_enter(const char *function) {
     Locked locked;
@@ -152,6 +152,10 @@ EXPORT int apr_emulator_enter(const char *function) {
 EXPORT int apr_emulator_current() {
     Locked locked;
     return initialised && with_context() == ok;
+}
+EXPORT int apr_emulator_device() {
+    Locked locked;
+    return current ? current->device : -1;
 }
 EXPORT int apr_emulator_enqueue(void *stream, int (*task)(void *), void (*drop)(void *), void *data) {
     Locked locked;

@@ -1,0 +1,40 @@
+package device
+
+import "apr/tensor"
+
+// GroupIDBytes is the size of a group's id.
+const GroupIDBytes = 128
+
+// Joiner is a Device that can be joined with the devices of other ranks of a run, so that sums over the ranks go from
+// memory to memory. A device belongs to one group at a time.
+type Joiner interface {
+	Device
+	// CanJoin returns nil if what joining needs is there: else a fault of kind Unavailable says what was looked for.
+	CanJoin() error
+	// GroupID returns what every rank needs to meet the others: rank 0 asks for it and tells it. It is a secret of the
+	// group.
+	GroupID() ([]byte, error)
+	// Join makes this device rank `rank` of world; it waits for all others. NewStream's streams are Exchangers then.
+	Join(rank, world int, id []byte) error
+	// Part ends the group at once, whatever goes on in it: operations on the way end, and fail with cause. Any goroutine
+	// may call it.
+	Part(cause error)
+}
+
+// Exchanger is a Stream of a device that has joined others. All ranks call its methods with the same parameters and
+// shapes in the same order.
+type Exchanger interface {
+	Stream
+	// SumRanks: t ← Σ_r t_r over the ranks, for each t: float32 without gaps. With tree the sum is the binary tree of
+	// neighbours ((0+1)+(2+3))+…, whose bits do not depend on how rows were dealt to a power of two of ranks.
+	SumRanks(tree bool, ts ...Tensor)
+}
+
+// CheckSumRanks checks a call of SumRanks.
+func CheckSumRanks(ts ...Tensor) {
+	for _, t := range ts {
+		if t.IsZero() || t.DType != tensor.F32 || !t.Dense() {
+			panic("device: SumRanks: a tensor is not float32 without gaps")
+		}
+	}
+}
