@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"apr/device"
+	"apr/device/dry"
 	"apr/device/vulkan/driver"
 	"apr/device/vulkan/kernel"
 	"apr/internal/fault"
@@ -53,6 +54,11 @@ func (b *buffer) State() device.State { return b.state }
 const (
 	alignment = 256      // of places; no adapter wants more for a binding
 	slabBytes = 32 << 20 // least size of a slab
+	firstSlab = 4 << 20  // of the first one, which holds what an opened device needs
+
+	// own is what a device takes beyond what dry runs see: its first slab, tables of rotary embeddings, sums of a step,
+	// scratch of operations.
+	own = 16 << 20
 )
 
 // buffer makes a buffer of the driver.
@@ -84,16 +90,55 @@ func (d *Device) take(n int64) (place, error) {
 		return place{}, fault.New(fault.Memory, "%s takes allocations of %s at most: %s wanted", d.adapter.Name,
 			mebibytes(most), mebibytes(n)).WithID("E-VULKAN-021")
 	}
-	b, err := d.buffer(driver.Local, max(n, slabBytes))
-	if err != nil && n < slabBytes {
-		b, err = d.buffer(driver.Local, n)
+	least := int64(slabBytes)
+	if len(d.slabs) == 0 {
+		least = firstSlab
+	}
+	s, err := d.grow(max(n, least))
+	if err != nil && n < least {
+		s, err = d.grow(n)
 	}
 	if err != nil {
 		return place{}, err
 	}
-	s := &slab{buf: b, used: n}
+	s.used = n
+	return place{s.buf, 0}, nil
+}
+
+// grow takes a slab from the driver.
+func (d *Device) grow(n int64) (*slab, error) {
+	b, err := d.buffer(driver.Local, n)
+	if err != nil {
+		return nil, err
+	}
+	s := &slab{buf: b}
 	d.slabs = append(d.slabs, s)
-	return place{b, 0}, nil
+	d.held += n
+	d.mostHeld = max(d.mostHeld, d.held)
+	return s, nil
+}
+
+var _ dry.Preparer = (*Device)(nil)
+
+// Prepare takes what a planned step needs as one piece of memory, before a weight is loaded: weights, gradients,
+// moments, activations and all else are parts of it, and nothing is allocated later. A plan that is longer than
+// an allocation may be is taken piece by piece, as tensors come.
+func (d *Device) Prepare(r *dry.Record) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	n := r.Total() - d.held
+	if most := d.adapter.Limits.Allocation; n <= 0 || most > 0 && n > most {
+		return d.lost
+	}
+	_, err := d.grow(aligned(n))
+	return err
+}
+
+// Held returns the bytes of the device's memory that were taken from the driver at most.
+func (d *Device) Held() int64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.mostHeld
 }
 
 func aligned(n int64) int64 { return max(alignment, (n+alignment-1)/alignment*alignment) }
@@ -161,6 +206,7 @@ func (d *Device) Discard(ws ...device.Weight) {
 	if d.finish() == nil {
 		d.trim()
 	}
+	d.mostHeld = d.held
 	d.mem.ForgetPeak()
 }
 
@@ -191,6 +237,7 @@ func (d *Device) trim() {
 	}
 	for buf, is := range gone {
 		if is {
+			d.held -= buf.Bytes()
 			buf.Free()
 		}
 	}

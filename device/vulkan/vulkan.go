@@ -59,6 +59,8 @@ type Device struct {
 	down      *driver.Buffer
 	none      *driver.Buffer // what is bound where an operand is none
 	slabs     []*slab
+	held      int64 // bytes of all slabs, and the most there were
+	mostHeld  int64
 	unused    map[int64][]place // of Alloc, by size
 	free      [numClasses][]*buffer
 	made      int // temps so far
@@ -173,7 +175,7 @@ func (d *Device) Compiled() int {
 // NewStream returns a stream; one goroutine at a time may use it.
 func (d *Device) NewStream() device.Stream { return newStream(d) }
 
-// Memory returns the bytes held now and at the highest point, by component.
+// Memory returns the bytes in use now and at the highest point, by component; Held says what was taken for them.
 func (d *Device) Memory() (now, peak map[device.Component]int64) { return d.mem.Memory() }
 
 // Close gives everything back. Tensors and streams must not be used afterwards. Compiled pipelines are kept for the

@@ -259,7 +259,7 @@ var _ dry.Planned = (*Device)(nil)
 // Target describes the device for one dry run. Its budget is what the device holds and what it could still get.
 func (d *Device) Target() dry.Target {
 	t := dry.Target{Info: d.Info(), Matrices: tensor.F32, Temps: &classes{}, Align: alignment,
-		Reserved: 2 * stagingBytes}
+		Reserved: own}
 	t.Keep = func(spec device.WeightSpec) (dry.Kept, error) {
 		w, err := d.layOut(spec)
 		if err != nil {
