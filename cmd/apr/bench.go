@@ -414,8 +414,8 @@ func (r *benchResult) Text(p *cli.Page) {
 	if r.Shape != "" {
 		what = fmt.Sprintf("%s, random weights, the teacher's in %s", r.Shape, r.Quantize)
 	}
-	rows := r.BatchSize * max(1, r.WorldSize)
-	pairs := []string{"step", fmt.Sprintf("%s, %d rows of %d", what, rows, r.SeqLen), "device", dev,
+	batch := r.BatchSize * max(1, r.WorldSize)
+	pairs := []string{"step", fmt.Sprintf("%s, %d rows of %d", what, batch, r.SeqLen), "device", dev,
 		"plan", fmt.Sprintf("%v: %.2f GiB", r.setting, plan.GiB(r.Plan.Memory.Total)),
 		"speed", fmt.Sprintf("%.0f tokens/s, %.1f ms a step (%s, p95/p50 %.3f)", r.TokensPerSecond, r.Step.Median, strings.Join(r.percentiles, ", "), *r.Spread),
 		"products", r.products(),
