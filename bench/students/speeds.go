@@ -41,7 +41,7 @@ const (
 )
 
 var speedCases = []speedCase{
-	{name: "whole", shape: shapeLoRA},
+	{name: "whole", shape: shapeLoRA, flags: []string{"--profile"}},
 	{name: "lora", shape: shapeLoRA, against: "whole", part: true, most: .85, stateGB: .27,
 		flags: []string{"--lora", "--profile"}},
 	{name: "16 bits", shape: shapeBlocks},
