@@ -4,12 +4,17 @@
 // teacher with the student's tokenizer (own tokenizer); and, as a control, from the first teacher's probabilities in
 // sorted order, given to the student's ids in the order of its own (sorted).
 //
-//	align [-seeds 1,2,3] [-ids N] [-teacher-steps A,B] [-steps N] [-limit 20m] -log FILE.jsonl [-docs FILE] TEXT HELD-OUT
+//	align [-seeds 1,2,3] [-ids N] [-teacher-steps A,B] [-teacher-bits B] [-steps N] [-limit 20m] -log FILE.jsonl
+//
+// [-docs FILE] TEXT HELD-OUT
+//
 //	align -table FILE.jsonl [-docs FILE]
 //
 // It learns two tokenizers from TEXT, a byte-level one for the students and the second teacher, and one of pieces, as
 // SentencePiece has them, for the first teacher; trains both teachers; and then all students with equal tokens. Scores
-// are bits per byte of HELD-OUT, which do not depend on the tokenizer. Each student is a line of the log, and is not
+// are bits per byte of HELD-OUT, which do not depend on the tokenizer. With -teacher-bits the rate of teachers does not
+// fall, and each stops where it has so many, at most after four times its steps: gains from teachers that are equally
+// good can be compared. Each student is a line of the log, and is not
 // trained again when the command is started again with the same settings; the teachers are.
 package main
 
@@ -37,6 +42,7 @@ type settings struct {
 	Rows         int     `json:"batch_size"`
 	Steps        int     `json:"steps"`
 	TeacherSteps string  `json:"teacher_steps"` // of both teachers
+	TeacherBits  float64 `json:"teacher_bits"`  // at which a teacher stops; 0: after its steps
 	Rate         float64 `json:"learning_rate"`
 	Alpha        float64 `json:"alpha"`
 	HeldTokens   int     `json:"held_tokens"`
@@ -48,6 +54,7 @@ type record struct {
 	Seed    uint64  `json:"seed"`
 	Bits    float64 `json:"bits_per_byte"`
 	Taught  float64 `json:"taught,omitempty"` // share of the targets
+	Steps   int     `json:"steps,omitempty"`
 	Seconds float64 `json:"seconds"`
 }
 
@@ -67,6 +74,8 @@ func main() {
 	flag.StringVar(&o.docs, "docs", "", "document whose table is rewritten; else it is printed")
 	flag.StringVar(&o.Machine, "machine", "", "what the machine is called (default: processors and system)")
 	flag.StringVar(&o.TeacherSteps, "teacher-steps", "600,600", "steps of the first and of the second teacher")
+	flag.Float64Var(&o.TeacherBits, "teacher-bits", 0, "stop each teacher at so many bits per byte of the held-out text: "+
+		"both are as good then; below 0: at what the first has after its steps")
 	flag.IntVar(&o.IDs, "ids", 1024, "ids of each tokenizer")
 	flag.IntVar(&o.Length, "seq-len", 128, "tokens of a row")
 	flag.IntVar(&o.Rows, "batch-size", 8, "rows of a step")

@@ -58,3 +58,30 @@ func TestSmoke(t *testing.T) {
 		}
 	}
 }
+
+// With a level the second teacher stops where the first was, and its rate does not fall.
+func TestTeachersStopAtALevel(t *testing.T) {
+	j := job{steps: 40, level: true, until: 3}
+	s, steps := j.schedule(.01)
+	if steps != 40*mostSteps || s.At(steps-1) != .01 {
+		t.Errorf("%d steps, the last at %g", steps, s.At(steps-1))
+	}
+	if s, steps = (job{steps: 40}).schedule(.01); steps != 40 || s.At(39) > .002 {
+		t.Errorf("%d steps, the last at %g", steps, s.At(39))
+	}
+	data := "../../examples/gosrc/data/gosrc-val.jsonl.zst"
+	o := options{seeds: "1", text: data, held: data, log: filepath.Join(t.TempDir(), "rows.jsonl")}
+	o.settings = settings{Machine: "test", IDs: 300, Length: 32, Rows: 2, Steps: 1, TeacherSteps: "20,20", TeacherBits: -1,
+		Rate: 3e-3, Alpha: .5, HeldTokens: 200}
+	if err := o.run(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	l, err := trial.ReadLog[settings, record](o.log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, second := l.All()[0], l.All()[1]
+	if first.Steps != 20 || second.Steps%scoredEvery != 0 || second.Steps < 80 && second.Bits > first.Bits {
+		t.Errorf("%+v, then %+v", first, second)
+	}
+}

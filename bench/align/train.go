@@ -73,12 +73,17 @@ func (o *options) make(ctx context.Context, l *trial.Log[settings, record]) erro
 	}
 	defer t.dev.Close()
 	var big [2]*model.Model
+	until := max(0, o.TeacherBits)
 	for i, name := range teachers {
-		m, _, err := t.train(ctx, job{how: name, side: &t.sides[i], size: teacherSize, steps: int(steps[i]), seed: 7})
+		j := job{how: name, side: &t.sides[i], size: teacherSize, steps: int(steps[i]), seed: 7, until: until}
+		j.level = o.TeacherBits != 0
+		m, r, err := t.train(ctx, j)
 		if err != nil {
 			return err
 		}
-		big[i] = m.Frozen()
+		if big[i] = m.Frozen(); o.TeacherBits < 0 {
+			until = r.Bits
+		}
 	}
 	for _, seed := range seeds {
 		for _, how := range ways {
@@ -155,6 +160,33 @@ type job struct {
 	steps int
 	seed  uint64
 	big   [2]*model.Model
+	level bool    // the learning rate does not fall
+	until float64 // bits per byte at which it ends, at most after mostSteps times its steps; 0: after its steps
+}
+
+// mostSteps is how many times its steps a teacher may take to be as good as it shall be, and scoredEvery the steps
+// between two looks.
+const mostSteps, scoredEvery = 4, 10
+
+// schedule is how the rate goes, and how many steps there may be.
+func (j job) schedule(peak float64) (optim.Schedule, int) {
+	s, steps := optim.Schedule{Kind: optim.Cosine, Peak: peak, Warmup: j.steps / 20, Steps: j.steps, MinRatio: .1}, j.steps
+	if j.until > 0 {
+		steps *= mostSteps
+	}
+	if j.level {
+		s.Kind, s.Steps = optim.Constant, steps
+	}
+	return s, steps
+}
+
+// enough reports whether a model is as good as it shall be after a step.
+func (t *table) enough(ctx context.Context, m *model.Model, j job, step int) (bool, error) {
+	if j.until == 0 || step%scoredEvery != 0 {
+		return false, nil
+	}
+	bits, err := t.score(ctx, m.Frozen(), j.side)
+	return err == nil && bits <= j.until, err
 }
 
 // train trains a model, scores it and writes it down.
@@ -175,16 +207,16 @@ func (t *table) train(ctx context.Context, j job) (*model.Model, record, error) 
 	} else if big != nil {
 		tr.Teacher, tr.Loss.Spec.Alpha = big, t.Alpha
 	}
+	schedule, steps := j.schedule(t.Rate)
 	tr.Optimizer = optim.Optimizer{
-		Schedule: optim.Schedule{Kind: optim.Cosine, Peak: t.Rate, Warmup: j.steps / 20, Steps: j.steps, MinRatio: .1},
-		AdamW:    device.AdamW{Beta1: .9, Beta2: .95, Eps: 1e-8, WeightDecay: .1}, MaxNorm: 1,
+		Schedule: schedule, AdamW: device.AdamW{Beta1: .9, Beta2: .95, Eps: 1e-8, WeightDecay: .1}, MaxNorm: 1,
 	}
 	loader, err := corpus.NewLoader(j.side.rows, corpus.LoaderOptions{BatchRows: t.Rows, Shuffle: true, Seed: j.seed})
 	if err != nil {
 		return nil, record{}, err
 	}
 	r := record{How: j.how, Seed: j.seed}
-	for k := range j.steps {
+	for k := range steps {
 		if err := ctx.Err(); err != nil {
 			return nil, r, err
 		}
@@ -196,8 +228,14 @@ func (t *table) train(ctx context.Context, j job) (*model.Model, record, error) 
 		if err != nil {
 			return nil, r, fmt.Errorf("%s, seed %d: %w", j.how, j.seed, err)
 		}
+		r.Steps = k + 1
 		if k%100 == 99 {
-			fmt.Fprintf(os.Stderr, "%s, seed %d: step %d of %d, loss %.3f\n", j.how, j.seed, k+1, j.steps, rec.Loss)
+			fmt.Fprintf(os.Stderr, "%s, seed %d: step %d of %d, loss %.3f\n", j.how, j.seed, k+1, steps, rec.Loss)
+		}
+		if done, err := t.enough(ctx, m, j, k+1); err != nil {
+			return nil, r, err
+		} else if done {
+			break
 		}
 	}
 	if p, ok := tr.Teacher.(teacher.Partial); ok {
