@@ -13,8 +13,10 @@ import (
 	"apr/bench/trial"
 )
 
-// plain is a chat template that adds nothing: a prompt and its completion are one text, of which the completion counts.
-const plain = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+// plain is a chat template that adds nothing but the end of texts behind a completion: prompt and completion are one
+// text, of which the completion and its end count.
+const plain = "{% for m in messages %}{{ m['content'] }}" +
+	"{% if m['role'] == 'assistant' %}<|endoftext|>{% endif %}{% endfor %}"
 
 // prepare writes the data and the configurations.
 func (o *options) prepare() error {

@@ -82,6 +82,7 @@ func main() {
 	flag.IntVar(&o.micro, "micro", 16, "rows of which the student's activations exist at one time")
 	flag.IntVar(&o.chunk, "chunk", 2048, "positions whose logits exist at one time")
 	flag.IntVar(&o.rounds, "rounds", 2, "steps that are measured, behind a first one")
+	flag.IntVar(&o.vocab, "vocab", 0, "ids that exist; 0: all that both models have")
 	flag.BoolVar(&o.isDrafts, "drafts", false,
 		"time the student as a draft of the teacher instead, with acceptance forced to 0.7")
 	flag.StringVar(&o.table, "table", "", "print the table of this folder of card.sh, and run nothing")
@@ -172,7 +173,10 @@ func (o options) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	o.vocab = min(big.Config.Vocab, student.Config.Vocab)
+	most := min(big.Config.Vocab, student.Config.Vocab)
+	if o.vocab == 0 || o.vocab > most {
+		o.vocab = most
+	}
 	if o.isDrafts {
 		return o.drafts(ctx, dev, big, student.Frozen())
 	}
