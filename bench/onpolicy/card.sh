@@ -20,7 +20,7 @@ if [ "${PEER:-yes}" = yes ] && python3 -c 'import torch, transformers' 2>/dev/nu
 	l=$(left)
 	timeout "$l" python3 bench/peer/torch_onpolicy.py --limit "$l" --shape "${SHAPE:-7b:0.5b}" "${size[@]}" >"$out/onpolicy-torch.txt" 2>"$out/onpolicy-torch.err" ||
 		{ echo "torch: no result, rc $?"; tail -n 3 "$out/onpolicy-torch.err"; }
-	grep '^{' "$out/onpolicy-torch.txt" >"$out/onpolicy-torch.json"
+	grep '^{' "$out/onpolicy-torch.txt" | tail -n 1 >"$out/onpolicy-torch.json"
 	sed 's/^/torch: /' "$out/onpolicy-torch.txt" | grep -v '{' | tail -n 4
 fi
 "$program" -table "$out" | tee "$out/onpolicy.md"

@@ -2,7 +2,7 @@
 
 The student writes SAMPLES texts for each prompt (generate with a static cache, which compiles the decoding step), the teacher scores
 them, the student learns the reverse KL divergence over the whole vocabulary. Random weights of published shapes, all texts of one
-length (no text may end before). Prints a line a step, then one JSON object.
+length (no text may end before). Prints a line and a JSON object a step, of all steps so far.
 usage: torch_onpolicy.py [--shape 7b:0.5b] [--prompts 64] [--samples 8] [--prompt 128] [--tokens 512] [--micro 16] [--rounds 1] [--limit 200]
 """
 import argparse, json, os, sys, time, torch
@@ -86,7 +86,10 @@ def main():
         row = dict(sampling=sampling, training=training, loss=loss)
         if step == 0: done["first"] = row
         else: done["rounds"].append(row)
-    rounds = done["rounds"] or [done["first"]]
+        report(done, drawn, a)
+
+def report(done, drawn, a):
+    rounds = done["rounds"] or [done["first"]]  # the first step also compiles
     done.update(cache=a.cache or "default", batch=a.batch, peak_gib=torch.cuda.max_memory_allocated() / 2**30,
                 sampled_tokens_per_second=max(drawn / r["sampling"] for r in rounds), tokens_per_second=max(drawn / (r["sampling"] + r["training"]) for r in rounds))
     print(json.dumps(done), flush=True)
