@@ -126,6 +126,7 @@ func (o *options) teacher(ctx context.Context, l *trial.Log[settings, record]) e
 		return err
 	}
 	rec.How, rec.Seconds = teacherName, time.Since(begun).Seconds()
+	rec.KL, rec.Acceptance = 0, 1 // it was compared with the model that gave the tokenizer
 	var m struct {
 		Parameters int64 `json:"param_count"`
 	}
