@@ -10,10 +10,14 @@ import (
 	"strings"
 )
 
-// A Go program is in one process with its tests, which share the library's variables with it: a program that sets
-// io.EOF to nil, or empties unicode.Letter, changes what its tests compare with. Nothing else of a test can be
-// given another meaning, but by memory that is written past the language; and only by such memory, by the system or by
-// the program's own file are the tests read. All can be seen in the text: what is generated imports pure packages only.
+// A Go program is in one process with its tests. What a test says can get another meaning by
+//
+//   - variables that both share: the library's, such as io.EOF or unicode.Letter, and those of the problem (this file);
+//   - names: the language's, and the functions of the tests, which a program could ask for its answers;
+//   - methods that the library looks for in a value, and fields that a comparison passes over (gomeaning.go);
+//   - memory that is written past the language, the system, or the program's own file.
+//
+// All can be seen in the text: what is generated imports pure packages only, and does none of these.
 
 // pure are the packages that generated text may import: they open no file, and reach nothing past the language.
 var pure = strings.Fields(`bufio bytes cmp container/heap container/list container/ring context crypto crypto/hmac
@@ -37,27 +41,7 @@ var barred = map[string][]string{
 	"runtime/trace":  {"*"},
 	"runtime/cgo":    {"*"},
 	"testing/iotest": {"*"},
-}
-
-// contents are variables of pure packages whose content can be written by another name of theirs.
-var contents = map[string][]string{
-	"encoding/base64": {"StdEncoding", "URLEncoding", "RawStdEncoding", "RawURLEncoding"},
-	"encoding/base32": {"StdEncoding", "HexEncoding"},
-	"encoding/xml":    {"HTMLEntity", "HTMLAutoClose"},
-	"encoding/asn1":   {"NullBytes"},
-	"hash/crc32":      {"IEEETable"},
-	"time":            {"UTC", "Local"},
-}
-
-// shared are variables of the library whose content is reached without naming them again.
-var shared = map[string][]string{
-	"unicode": {
-		"Categories", "Scripts", "Properties", "CaseRanges", "FoldCategory", "FoldScript", "GraphicRanges", "PrintRanges",
-		"CategoryAliases",
-	},
-	"os":       {"Args"},
-	"flag":     {"CommandLine"},
-	"net/http": {"DefaultClient", "DefaultTransport", "DefaultServeMux"},
+	"crypto":         {"RegisterHash"},
 }
 
 // sizes are what a program may ask package unsafe.
@@ -65,16 +49,23 @@ var sizes = []string{"Sizeof", "Alignof", "Offsetof"}
 
 // reach looks for what a program does to variables that its tests share.
 type reach struct {
-	from     token.Pos         // of what is generated
-	imports  map[string]string // path by name
-	dots     []string          // packages that are imported with a dot
-	declared map[string]bool   // by the program for the whole package
-	members  map[string]bool   // names of the program's methods, fields and parameters
-	tests    map[string]bool   // variables of the tests
-	second   map[any]string    // variables of the program, by their Ident.Obj: of what of the library they were taken from
-	strong   map[any]bool      // those of second that are the library's contents themselves
-	counted  map[ast.Expr]bool // what only its length is asked of
-	why      string            // the first that was found
+	from     token.Pos           // of what is generated
+	imports  map[string]string   // path by name
+	dots     []string            // packages that are imported with a dot
+	declared map[string]bool     // by the program for the whole package
+	members  map[string]bool     // names of the program's methods, fields and parameters
+	tests    map[string]bool     // variables, constants and functions of the tests, and main
+	keys     map[*ast.Ident]bool // names that are none of the package: of fields and methods
+	calls    map[ast.Expr]bool   // what is called
+	guarded  map[any]string      // variables of the problem that its tests rely on, by their Ident.Obj
+	held     map[any]bool        // those of guarded whose content has other names: maps, slices, pointers
+	second   map[any]string      // variables of the program, by their Ident.Obj: of what they were taken from
+	strong   map[any]bool        // those of second that are the contents themselves
+	paths    map[any]string      // of strong: their packages
+	counted  map[ast.Expr]bool   // what only its length is asked of
+	clock    bool                // the tests use package time
+	seeded   bool                // the tests use package math/rand
+	why      string              // the first that was found
 }
 
 // reaches says why a Go program does not count: what is generated of program.go, from that byte on, assigns to a
@@ -85,9 +76,10 @@ func reaches(files map[string]string, generated int) string {
 	if err != nil { // the compiler could read it all the same
 		return "does not compile: " + err.Error()
 	}
-	r := &reach{from: set.File(f.FileStart).Pos(generated), imports: map[string]string{}, tests: testVariables(files)}
+	r := &reach{from: set.File(f.FileStart).Pos(generated), imports: map[string]string{}, tests: testNames(files)}
 	r.declared, r.members, r.counted = map[string]bool{}, map[string]bool{}, map[ast.Expr]bool{}
-	r.second, r.strong = map[any]string{}, map[any]bool{}
+	r.second, r.strong, r.paths = map[any]string{}, map[any]bool{}, map[any]string{}
+	r.keys, r.calls = map[*ast.Ident]bool{}, map[ast.Expr]bool{}
 	for _, id := range declared(f) {
 		r.declared[id.Name] = true
 	}
@@ -101,6 +93,12 @@ func reaches(files map[string]string, generated int) string {
 			}
 		}
 	}
+	use := usedBy(f, r.from, files["program.go"][:generated], files["tests.go"])
+	r.guard(f, use)
+	r.clock = use.packages["time"]
+	if use.packages["math/rand"] {
+		r.seeded = true
+	}
 	for before := -1; before < len(r.second)+len(r.strong); { // names of names
 		before = len(r.second) + len(r.strong)
 		ast.Inspect(f, r.taken)
@@ -110,28 +108,10 @@ func reaches(files map[string]string, generated int) string {
 			ast.Inspect(d, r.look)
 		}
 	}
+	if r.why == "" {
+		r.why = meaning(f, r.from, use)
+	}
 	return r.why
-}
-
-// testVariables returns the variables that the tests declare for the whole package.
-func testVariables(files map[string]string) map[string]bool {
-	names := map[string]bool{}
-	f, err := parser.ParseFile(token.NewFileSet(), "tests.go", files["tests.go"], parser.SkipObjectResolution)
-	if err != nil {
-		return names
-	}
-	for _, d := range f.Decls {
-		g, ok := d.(*ast.GenDecl)
-		if !ok || g.Tok != token.VAR {
-			continue
-		}
-		for _, s := range g.Specs {
-			for _, id := range s.(*ast.ValueSpec).Names {
-				names[id.Name] = id.Name != "_"
-			}
-		}
-	}
-	return names
 }
 
 func (r *reach) add(spec *ast.ImportSpec) {
@@ -161,130 +141,6 @@ func (r *reach) add(spec *ast.ImportSpec) {
 	}
 }
 
-// taken collects names of the whole program that variables of the library get.
-func (r *reach) taken(n ast.Node) bool {
-	switch n := n.(type) {
-	case *ast.FuncDecl:
-		if n.Recv != nil {
-			r.members[n.Name.Name] = true
-		}
-	case *ast.Field:
-		for _, id := range n.Names {
-			r.members[id.Name] = true
-		}
-	case *ast.AssignStmt:
-		for i, to := range n.Lhs {
-			if from := min(i, len(n.Rhs)-1); from == i || from == 0 {
-				r.take(to, n.Rhs[from])
-			}
-		}
-	case *ast.ValueSpec:
-		for i, to := range n.Names {
-			if from := min(i, len(n.Values)-1); from >= 0 {
-				r.take(to, n.Values[from])
-			}
-		}
-	case *ast.RangeStmt:
-		if n.Value != nil {
-			r.take(n.Value, &ast.IndexExpr{X: n.X})
-		}
-	}
-	return true
-}
-
-// makers are functions and methods of the library that hand out what it shares.
-var makers = []string{"MakeTable", "Location", "LoadLocation"}
-
-func (r *reach) take(to, from ast.Expr) {
-	id, ok := to.(*ast.Ident)
-	if !ok || id.Obj == nil || id.Obj.Kind != ast.Var || id.Name == "_" {
-		return
-	}
-	from = ast.Unparen(from)
-	if v := r.origin(from); v != "" && r.second[id.Obj] == "" {
-		r.second[id.Obj] = v
-	}
-	if r.content(from) != "" {
-		r.strong[id.Obj] = true
-	}
-}
-
-// made returns the maker that a call is of; empty: of none.
-func (r *reach) made(e ast.Expr) string {
-	c, ok := e.(*ast.CallExpr)
-	if !ok {
-		return ""
-	}
-	s, ok := c.Fun.(*ast.SelectorExpr)
-	if !ok || !slices.Contains(makers, s.Sel.Name) || r.members[s.Sel.Name] {
-		return ""
-	}
-	if x, ok := s.X.(*ast.Ident); ok {
-		return x.Name + "." + s.Sel.Name
-	}
-	return s.Sel.Name
-}
-
-// root returns what an expression is a part of.
-func root(e ast.Expr) ast.Expr {
-	for {
-		switch x := e.(type) {
-		case *ast.ParenExpr:
-			e = x.X
-		case *ast.StarExpr:
-			e = x.X
-		case *ast.IndexExpr:
-			e = x.X
-		case *ast.SliceExpr:
-			e = x.X
-		case *ast.TypeAssertExpr:
-			e = x.X
-		case *ast.SelectorExpr:
-			e = x.X
-		default:
-			return e
-		}
-	}
-}
-
-// origin returns the variable of the library that an expression is a part of, by its name or by a second one.
-func (r *reach) origin(e ast.Expr) string {
-	if v := r.variable(e); v != "" {
-		return v
-	}
-	e = root(e)
-	if id, ok := e.(*ast.Ident); ok && id.Obj != nil {
-		return r.second[id.Obj]
-	}
-	return r.made(e)
-}
-
-// content returns which of contents an expression is; empty: none.
-func (r *reach) content(e ast.Expr) string {
-	switch x := ast.Unparen(e).(type) {
-	case *ast.TypeAssertExpr:
-		return r.content(x.X)
-	case *ast.CallExpr:
-		if v := r.made(x); strings.HasSuffix(v, "MakeTable") {
-			return v
-		}
-	case *ast.SelectorExpr:
-		if id, ok := x.X.(*ast.Ident); ok && id.Obj == nil && slices.Contains(contents[r.imports[id.Name]], x.Sel.Name) {
-			return id.Name + "." + x.Sel.Name
-		}
-	case *ast.Ident:
-		if x.Obj != nil && r.strong[x.Obj] {
-			return r.second[x.Obj]
-		}
-		for _, path := range r.dots {
-			if x.Obj == nil && !r.declared[x.Name] && slices.Contains(contents[path], x.Name) {
-				return x.Name
-			}
-		}
-	}
-	return ""
-}
-
 // look judges a node, and goes on until something is found.
 func (r *reach) look(n ast.Node) bool {
 	if n == nil || r.why != "" {
@@ -312,6 +168,7 @@ func (r *reach) look(n ast.Node) bool {
 	case *ast.ValueSpec:
 		r.kept(n.Values...)
 	case *ast.CompositeLit:
+		r.fields(n)
 		r.kept(n.Elts...)
 		r.given(n.Elts...)
 	case *ast.KeyValueExpr:
@@ -338,15 +195,22 @@ func (r *reach) look(n ast.Node) bool {
 	case *ast.CallExpr:
 		r.called(n)
 	case *ast.SelectorExpr:
+		r.keys[n.Sel] = true
 		r.selected(n)
+	case *ast.FuncDecl:
+		r.keys[n.Name] = n.Recv != nil
+	case *ast.Field:
+		for _, id := range n.Names {
+			r.keys[id] = true
+		}
 	case *ast.Ident:
 		for _, path := range r.dots {
 			if n.Obj == nil && ast.IsExported(n.Name) && !r.declared[n.Name] {
 				r.named(path, n.Name)
 			}
 		}
-		if r.tests[n.Name] && n.Obj == nil && !r.declared[n.Name] {
-			r.found("mentions %s, a variable of its tests", n.Name)
+		if r.tests[n.Name] && n.Obj == nil && !r.declared[n.Name] && !r.keys[n] {
+			r.found("mentions %s, which is of its tests", n.Name)
 		}
 	}
 	return true
@@ -378,6 +242,9 @@ func (r *reach) variable(e ast.Expr) string {
 			}
 			e = x.X
 		case *ast.Ident:
+			if x.Obj != nil && r.guarded[x.Obj] != "" {
+				return r.guarded[x.Obj]
+			}
 			if len(r.dots) > 0 && x.Obj == nil && x.Name != "_" && ast.IsExported(x.Name) && !r.declared[x.Name] {
 				return x.Name
 			}
@@ -411,28 +278,9 @@ func (r *reach) changed(all ...ast.Expr) {
 	}
 }
 
-// given are values that get a name which is not followed.
-func (r *reach) given(all ...ast.Expr) {
-	for _, e := range all {
-		if v := r.content(e); v != "" {
-			r.found("keeps %s, which its tests share", v)
-		}
-	}
-}
-
-// kept are values that get a second name.
-func (r *reach) kept(all ...ast.Expr) {
-	for _, e := range all {
-		if s, ok := e.(*ast.SelectorExpr); ok {
-			if id, ok := s.X.(*ast.Ident); ok && id.Obj == nil && slices.Contains(shared[r.imports[id.Name]], s.Sel.Name) {
-				r.found("keeps %s.%s, which its tests share", id.Name, s.Sel.Name)
-			}
-		}
-	}
-}
-
 // called judges calls that change what they are given, and reflection of variables.
 func (r *reach) called(c *ast.CallExpr) {
+	r.calls[c.Fun] = true
 	switch f := c.Fun.(type) {
 	case *ast.Ident:
 		if f.Obj == nil && !r.declared[f.Name] && slices.Contains([]string{"len", "cap", "print", "println"}, f.Name) {
@@ -454,8 +302,13 @@ func (r *reach) called(c *ast.CallExpr) {
 		if slices.Contains([]string{"Unmarshal", "Decode", "Read"}, f.Sel.Name) && len(c.Args) > 0 {
 			r.changed(c.Args[len(c.Args)-1])
 		}
-		if !library && r.members[f.Sel.Name] {
+		switch {
+		case library:
+			r.handed(r.imports[id.Name], f.Sel.Name, c.Args...)
+		case r.members[f.Sel.Name]:
 			r.given(c.Args...)
+		default:
+			r.handed("", f.Sel.Name, c.Args...)
 		}
 	default:
 		r.given(c.Args...)
@@ -486,9 +339,24 @@ func (r *reach) selected(s *ast.SelectorExpr) {
 		r.named(path, s.Sel.Name)
 	}
 	switch {
-	case r.imports["unicode"] != "" && slices.Contains([]string{"R16", "R32"}, s.Sel.Name):
+	case r.has("unicode") && slices.Contains([]string{"R16", "R32"}, s.Sel.Name):
 		r.found("opens a table of package unicode, which its tests share")
-	case r.imports["reflect"] != "" && r.imports["unicode"] != "" && s.Sel.Name == "Elem":
+	case r.has("reflect") && r.has("unicode") && s.Sel.Name == "Elem":
 		r.found("opens a table of package unicode by reflection")
+	case path == "math/rand" && s.Sel.Name == "Seed" && r.seeded:
+		r.found("uses rand.Seed, which decides what its tests draw")
+	case !r.calls[s] && slices.Contains(makers, s.Sel.Name) && r.making(s.Sel.Name) &&
+		(path == "") == (s.Sel.Name == "Location"):
+		r.found("keeps %s, which hands out what its tests share", s.Sel.Name)
 	}
+}
+
+// has reports whether the program imports a package, by whatever name.
+func (r *reach) has(path string) bool {
+	for _, p := range r.imports {
+		if p == path {
+			return true
+		}
+	}
+	return slices.Contains(r.dots, path)
 }

@@ -63,27 +63,33 @@ type pythonOrder struct {
 }
 
 // disarms says why a Go program does not count: what is generated of program.go, from that byte on, declares for the whole
-// package a name of the language that the tests or the harness use, such as panic. Others it may declare: max became a name of the
-// language late. Names of the tests and of the harness the compiler refuses to see twice, and what a file imports with a dot is
-// known in that file alone.
+// package a name of the language that the tests, the problem's functions or the harness use, such as panic. Others it
+// may declare: max became a name of the language late. Names of the tests and of the harness the compiler refuses to
+// see twice, and what a file imports with a dot is known in that file alone.
 func disarms(files map[string]string, generated int) string {
 	used := map[string]bool{}
+	note := func(n ast.Node) bool {
+		if id, ok := n.(*ast.Ident); ok && doc.IsPredeclared(id.Name) {
+			used[id.Name] = true
+		}
+		return true
+	}
 	for _, name := range []string{"tests.go", "main.go"} {
 		f, err := parser.ParseFile(token.NewFileSet(), name, files[name], parser.SkipObjectResolution)
 		if err != nil {
 			continue // the compiler says so
 		}
-		ast.Inspect(f, func(n ast.Node) bool {
-			if id, ok := n.(*ast.Ident); ok && doc.IsPredeclared(id.Name) {
-				used[id.Name] = true
-			}
-			return true
-		})
+		ast.Inspect(f, note)
 	}
 	set := token.NewFileSet()
 	f, err := parser.ParseFile(set, "program.go", files["program.go"], parser.SkipObjectResolution)
 	if err != nil {
 		return "does not compile: " + err.Error()
+	}
+	for _, d := range f.Decls { // whole functions of the problem
+		if _, ok := d.(*ast.FuncDecl); ok && set.File(f.FileStart).Offset(d.End()) <= generated {
+			ast.Inspect(d, note)
+		}
 	}
 	for _, id := range declared(f) {
 		if used[id.Name] && set.File(f.FileStart).Offset(id.End()) > generated {

@@ -34,12 +34,85 @@ DECIDING = [f'__{n}__' for n in (
 CALLS = [f'__{n}__' for n in 'call len getitem setitem delitem iter next reversed enter exit str repr format'.split()]
 
 
+class Files:
+    """The files of one side, in its own directory. A file crosses by its content, once it is named in what crosses.
+
+    theirs is the directory of the other side, where it is known: a path of it means the same file here.
+    """
+
+    MOST, COUNT = 8 << 20, 256  # bytes and files that cross at a time
+
+    def __init__(self):
+        self.home, self.theirs = os.environ['HOME'], None  # the sandbox's
+        self.names, self.known = set(), {}  # named files and folders; of each that crossed, its content
+
+    def here(self, text):
+        """A text that came, as this side means it."""
+        return text
+
+    def named(self, text):
+        """A text that goes, as the other side means it."""
+        return text
+
+    def note(self, text):
+        if 0 < len(text) < 1000 and len(self.names) < 100000 and '\0' not in text and '\n' not in text:
+            path = os.path.normpath(os.path.join(self.home, text))
+            if path.startswith(self.home + os.sep):
+                self.names.add(path)
+
+    def found(self):
+        """The files that are named, or are in a folder that is, with their content."""
+        all, size = {}, 0
+        for folder, _, files in os.walk(self.home):
+            for file in (os.path.join(folder, f) for f in files):
+                inside = file
+                while inside not in self.names and len(inside) > len(self.home):
+                    inside = os.path.dirname(inside)
+                if inside not in self.names or os.path.islink(file) or not os.path.isfile(file):
+                    continue
+                size += os.path.getsize(file)
+                if size > self.MOST or len(all) >= self.COUNT:
+                    raise OSError('files of more than 8 MiB, or more than 256, do not cross')
+                with open(file, 'rb') as f:
+                    all[os.path.relpath(file, self.home)] = f.read()
+        return all
+
+    def changed(self):
+        """What the other side has to be told: content by name, null for a file that is gone."""
+        if not self.names or not self.known and not os.listdir(self.home):
+            return {}
+        now = self.found()
+        new = {n: b for n, b in now.items() if self.known.get(n) != b}
+        gone = [n for n, b in self.known.items() if b is not None and not os.path.lexists(os.path.join(self.home, n))]
+        self.known.update(new)
+        self.known.update(dict.fromkeys(gone))
+        return {**{n: base64.b64encode(b).decode() for n, b in new.items()}, **dict.fromkeys(gone)}
+
+    def take(self, files):
+        for name, text in files.items():
+            path = os.path.normpath(os.path.join(self.home, name))
+            if not path.startswith(self.home + os.sep) or not (os.path.realpath(os.path.dirname(path)) + os.sep).startswith(self.home + os.sep):
+                raise ValueError('no file of this directory')
+            self.put(name, path, None if text is None else base64.b64decode(text))
+
+    def put(self, name, path, content):
+        self.known[name] = content
+        if content is None:
+            if os.path.isfile(path):
+                os.remove(path)
+            return
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), 'wb') as f:
+            f.write(content)
+
+
 class Wire:
     """One end of the connection. far makes what stands for an object of the other side."""
 
     def __init__(self, fd_in, fd_out, handle):
         self.fd_in, self.fd_out, self.handle = fd_in, fd_out, handle
         self.buffer, self.exported, self.numbers = b'', {}, {}
+        self.files = Files()
         self.classes = {}  # that the problem declares, by name: both sides have them
         self.given = {}  # those of them that cross with all their fields
 
@@ -50,9 +123,15 @@ class Wire:
                 raise EOFError
             self.buffer = self.buffer + more if self.buffer else more
         line, _, self.buffer = self.buffer.partition(b'\n')
-        return json.loads(line)
+        m = json.loads(line)
+        if m.get('files'):
+            self.files.take(m['files'])
+        return m
 
     def write(self, message):
+        changed = self.files.changed()
+        if changed:
+            message['files'] = changed
         text = memoryview(json.dumps(message).encode() + b'\n')
         while text:
             text = text[os.write(self.fd_out, text):]
@@ -98,7 +177,9 @@ class Wire:
 
         def item(v):
             kind = type(v)
-            if kind is str or kind is bool or v is None:
+            if kind is str:
+                return self.files.named(v)
+            if kind is bool or v is None:
                 return v
             if kind is int:
                 return v if -1 << 53 < v < 1 << 53 else ['I', hex(v)]
@@ -189,7 +270,7 @@ class Wire:
             if type(x) is not list:
                 if type(x) not in SCALARS:
                     raise ValueError('no value')
-                return x
+                return self.files.here(x) if type(x) is str else x
             if x[0] == 'I':
                 return int(x[1], 16)
             if x[0] == 'f':
@@ -202,7 +283,7 @@ class Wire:
         for n, node in enumerate(nodes[:-1]):
             if n >= known and node[0] in MUTABLE:
                 made.add(n)
-                objects[n] = self.given[node[1]].__new__(self.given[node[1]]) if node[0] == 'inst' else KINDS[node[0]]() if node[0] != 'deque' else collections.deque(maxlen=node[2])
+                objects[n] = object.__new__(self.given[node[1]]) if node[0] == 'inst' else KINDS[node[0]]() if node[0] != 'deque' else collections.deque(maxlen=node[2])
         for n in range(len(nodes) - 1):
             item(['r', n])
         for late in (False, True):  # what may be hashed is filled first
@@ -216,9 +297,13 @@ class Wire:
     def fill(self, v, node, item):
         name = node[0]
         if name == 'inst':
+            if type(v) is not self.given.get(node[1]):
+                raise ValueError('no object of that class')
+            for n in set(getattr(v, '__dict__', ())) - set(node[2][::2]):
+                object.__delattr__(v, n)
             for n, x in zip(node[2][::2], node[2][1::2]):
-                if not n.startswith('__'):
-                    object.__setattr__(v, n, item(x))
+                if type(n) is str and not n.startswith('__'):
+                    self.put(v, n, item(x))
             return
         base = KINDS[name]
         if name == 'bytearray':
@@ -239,6 +324,10 @@ class Wire:
             new = [item(x) for x in node[1]]
             base.clear(v)
             base.extend(v, new)
+
+    def put(self, v, name, value):
+        """Sets a field of an object of the problem."""
+        object.__setattr__(v, name, value)
 
     def make(self, node, item):
         name = node[0]
@@ -289,6 +378,11 @@ def base(v):
         if b in type.__dict__['__mro__'].__get__(type(v)):
             return b
     return None
+
+
+def of_class(kind, name):
+    """What the classes of an object say that its attribute is; None: nothing."""
+    return next((c.__dict__[name] for c in type.__dict__['__mro__'].__get__(kind) if name in c.__dict__), None)
 
 
 def streams():

@@ -37,12 +37,29 @@ class Input(io.TextIOBase):
         return line
 
 
+class ProgramFiles(Files):
+    """Paths of the tests' directory are those of the program's."""
+
+    def swap(self, text, before, after):
+        return after + text[len(before):] if text == before or text.startswith(before + os.sep) else text
+
+    def here(self, text):
+        if self.theirs:
+            text = self.swap(text, self.theirs, self.home)
+            self.note(text)
+        return text
+
+    def named(self, text):
+        return self.swap(text, self.home, self.theirs) if self.theirs else text
+
+
 class Program(Wire):
     """The side of the program."""
 
     def __init__(self, fd_in, fd_out, main):
         super().__init__(fd_in, fd_out, lambda op, operands: getattr(self, 'do_' + op)(*operands))
         self.main, self.locals = main, {}
+        self.files = ProgramFiles()
         self.raw = Output()
         self.out = io.TextIOWrapper(io.BufferedWriter(self.raw), encoding='utf-8', errors='surrogatepass', write_through=True)
         sys.stdout = sys.__stdout__ = self.out
@@ -77,7 +94,7 @@ class Program(Wire):
             return ['own', object.__getattribute__(v, '__apr_far__')]
         if issubclass(kind, type):
             return ['class', self.export(v), str(v.__module__), str(v.__qualname__)]
-        if kind in FUNCTIONS:
+        if kind in FUNCTIONS or kind in (types.MethodDescriptorType, types.ClassMethodDescriptorType):
             return ['function', self.export(v)]
         if kind in ITERATORS:
             return ['iterator', self.export(v)]
@@ -87,6 +104,8 @@ class Program(Wire):
             if module in sys.modules and kind is getattr(sys.modules[module], name):
                 return ['library', module, name, item(parts(v))]
         like = base(v)
+        if like in CONTAINERS and getattr(v, '__dict__', None) and any(c is kind for c in self.classes.values()):
+            raise TypeError(f'attributes of a {kind.__name__} do not cross: the problem made it of a {like.__name__}')
         if like is None or like is bool:
             return ['object', item(kind), self.export(v)]
         if like in CONTAINERS:
@@ -98,6 +117,8 @@ class Program(Wire):
         name = node[0]
         if name == 'sub':
             return self.exported[node[2]]
+        if name == 'library':
+            return getattr(__import__(node[1]), node[2])(item(node[3]))
         if name == 'pickle':
             return pickle.loads(base64.b64decode(node[1]))
         if name == 'module':
@@ -146,7 +167,10 @@ class Program(Wire):
             m = self.read()
             self.write(self.answer(m))
 
-    def do_load(self, source, given):
+    def do_load(self, source, given, folder, mentioned):
+        self.files.theirs = folder
+        for name in mentioned:
+            self.files.note(name)
         exec(compile(source, '<stdin>', 'exec', dont_inherit=True), self.main)
         for n in given:
             c = self.main.get(n)

@@ -2,7 +2,7 @@
 
 After the tests it prints a word, which only this side knows: without it the tests did not run to their end.
 """
-import ast
+import ast, functools
 
 UNSEEN = {'antigravity', 'this', 'idlelib', 'turtledemo', 'test', 'lib2to3', '__main__'}
 # Modules of classes whose objects the program may look into, where the tests gave it one: from functions, frames or classes
@@ -10,6 +10,13 @@ UNSEEN = {'antigravity', 'this', 'idlelib', 'turtledemo', 'test', 'lib2to3', '__
 OPEN = ('__main__', '_io', 'unittest.mock', 'functools')
 # Exceptions that control a loop, a generator or a test: a program raises them as errors.
 CONTROL = (StopIteration, StopAsyncIteration, GeneratorExit)
+# Failures of a test that a context of the program must not pass over.
+FAILURES = (AssertionError, AttributeError, NameError, TypeError)
+# Methods of the language's types that decide: a test that calls one expects such a value.
+PREDICATES = {n for t in (str, bytes, int, float, set, frozenset) for n in dir(t) if n.startswith('is') or n in ('startswith', 'endswith')} | {
+    'all', 'any', 'equals', 'allclose', 'array_equal'}
+# Modules of functions whose names the tests may leave to the program to import.
+FUNCTIONS_OF = ('math', 'cmath', 'operator')
 
 
 class Remote:
@@ -19,6 +26,7 @@ class Remote:
     def __getattr__(self, name):
         if name.startswith('__') and name not in ('__name__', '__qualname__', '__doc__', '__annotations__', '__defaults__', '__module__'):
             raise AttributeError(name)
+        believe(self, name)
         return SIDE.call('getattr', object.__getattribute__(self, '_remote'), name)
 
     def __setattr__(self, name, value):
@@ -67,15 +75,38 @@ class Class(type):
         return SIDE.call('method', SIDE.handles[cls], '__getitem__', (key,), {})
 
 
+def believe(v, name):
+    """Refuses to ask an object of the program what decides a test, where the tests know nothing of its class."""
+    kind = type(v)
+    if any(c.__name__ in SIDE.named for c in kind.__mro__ if isinstance(c, Class)):
+        return
+    if name in PREDICATES:
+        SIDE.fault_of(f'an object of the program answers {name} itself')
+    if SIDE.classes and isinstance(kind, Class):
+        SIDE.fault_of(f'a {kind.__name__} of the program stands for an object of the problem')
+
+
 def asked(name):
     """An operator that is a call like others."""
-    return lambda self, *args, **named: SIDE.call('method', handle(self), name, args, named)
+    def ask(self, *args, **named):
+        believe(self, name)
+        return SIDE.call('method', handle(self), name, args, named)
+    return ask
+
+
+def leaving(self, *args):
+    """The end of a context, which may pass over a failure."""
+    passed = SIDE.call('method', handle(self), '__exit__', args, {})
+    if passed and args and isinstance(args[0], type) and issubclass(args[0], FAILURES):
+        SIDE.fault_of(f'a context of the program passes over {args[0].__name__}')
+    return passed
 
 
 def attribute(self, name):
     """An attribute of a value whose class the program derived: its content crosses with every call of a method."""
     if name.startswith('__'):
         raise AttributeError(name)
+    believe(self, name)
     v = SIDE.call('attribute', self, name)
     return (lambda *args, **named: SIDE.call('send', self, name, args, named)) if isinstance(v, Function) else v
 
@@ -110,13 +141,54 @@ def handle(v):
     return object.__getattribute__(v, '_remote')
 
 
+class TestsFiles(Files):
+    """The tests name files to the program. What they wrote themselves the program cannot change."""
+
+    def __init__(self):
+        super().__init__()
+        self.made = {}  # by the program, as it came
+
+    def named(self, text):
+        self.note(text)
+        return text
+
+    def put(self, name, path, content):
+        if os.path.lexists(path):
+            with open(path, 'rb') as f:
+                now = f.read()
+            if now != content and self.made.get(name) != now:
+                SIDE.faults.append(f'the program changed {name}, a file of its tests')
+                return
+        self.made[name] = content
+        super().put(name, path, content)
+
+
 class Tests(Wire):
     """The side of the tests."""
 
     def __init__(self, fd_in, fd_out):
         super().__init__(fd_in, fd_out, lambda op, operands: getattr(self, 'do_' + op)(*operands))
         self.faults, self.handles, self.kinds = [], {}, {}
+        self.files = TestsFiles()
         self.objects, self.streams = weakref.WeakValueDictionary(), weakref.WeakKeyDictionary()
+
+    def fault_of(self, why):
+        self.faults.append(why)
+        raise AssertionError(why)
+
+    def put(self, v, name, value):
+        """A field is content: it does not stand before a method of its class, and what is computed is computed here."""
+        a = of_class(type(v), name)
+        if isinstance(a, functools.cached_property):
+            return
+        if a is None or isinstance(a, types.MemberDescriptorType) or name in getattr(type(v), '__dataclass_fields__', ()):
+            object.__setattr__(v, name, value)
+        elif hasattr(type(a), '__set__'):
+            v.__dict__[name] = value
+        elif hasattr(type(a), '__get__') or isinstance(a, type):
+            self.fault_of(f'the program put something before {type(v).__name__}.{name}')
+        else:
+            object.__setattr__(v, name, value)
 
     def read(self):
         try:
@@ -153,6 +225,8 @@ class Tests(Wire):
         for n, v in fields.items():
             if n.startswith('__'):
                 continue
+            if type(of_class(kind, n)) in FUNCTIONS + (property, classmethod, staticmethod):
+                self.fault_of(f'the program put something before {kind.__name__}.{n}')
             try:
                 object.__setattr__(e, n, v)
             except Exception:
@@ -185,6 +259,8 @@ class Tests(Wire):
         elif name in ('function', 'object'):
             kind = Function if name == 'function' else item(node[1])
             if not issubclass(kind, Remote):
+                if any(c is kind for c in self.classes.values()):
+                    self.fault_of(f'objects of {kind.__name__} do not cross: the problem made it of more than fields')
                 kind = Remote
             v = object.__new__(kind)
             object.__setattr__(v, '_remote', n)
@@ -246,7 +322,7 @@ class Tests(Wire):
         else:
             for m in CALLS:
                 if m in names:
-                    methods[m] = following if m == '__next__' else asked(m)
+                    methods[m] = following if m == '__next__' else leaving if m == '__exit__' else asked(m)
             for m in DECIDING:
                 if m in names:
                     methods[m] = refused(m)
@@ -296,6 +372,8 @@ class Tests(Wire):
             return ['own', handle(v)]
         if issubclass(kind, type) and v in self.handles:
             return ['own', self.handles[v]]
+        if kind.__module__.partition('.')[0] == 'pathlib' and kind.__name__ in ('PosixPath', 'PurePosixPath'):
+            return ['library', 'pathlib', kind.__name__, item(str(v))]
         if isinstance(kind, Class):
             n, like = v.__dict__['_remote'], base_of(kind)
             return ['sub', None, n, self.content(CONTAINERS[like], v, item) if like in CONTAINERS else ['exact', None]]
@@ -331,11 +409,24 @@ class Tests(Wire):
             raise AttributeError(name)
         return v
 
+    def mocked(self, v, name, kept=()):
+        """Refuses what makes a mock of the tests say something else: all that is not a name of their own."""
+        mock = sys.modules.get('unittest.mock')
+        if mock and isinstance(v, mock.NonCallableMock) and (name.startswith('_') or name in kept or hasattr(type(v), name)):
+            self.fault_of(f'the program uses {name} of a mock of its tests')
+
     def do_getattr(self, n, name):
-        return getattr(self.reach(n, name), name)
+        v = self.reach(n, name)
+        self.mocked(v, name, ('method_calls',))
+        return getattr(v, name)
 
     def do_setattr(self, n, name, value):
-        setattr(self.reach(n, name), name, value)
+        v = self.reach(n, name)
+        self.mocked(v, name, vars(v) if hasattr(v, '__dict__') else ())
+        a = of_class(type(v), name)
+        if hasattr(type(a), '__get__') and not hasattr(type(a), '__set__'):
+            self.fault_of(f'the program put something before {type(v).__name__}.{name} of its tests')
+        setattr(v, name, value)
 
     def do_method(self, n, name, args, named):
         v = self.exported[n]
@@ -356,6 +447,8 @@ class Tests(Wire):
         return sys.stdin.readline()
 
     def fault(self, e):
+        if isinstance(e, AssertionError):
+            self.faults.append(f'an assertion fails within the program: {e}')
         return [type(e).__name__, [x for x in e.args if type(x) in SCALARS]]
 
 
@@ -370,6 +463,8 @@ class Names(dict):
         if name not in SIDE.visible:
             raise KeyError(name)
         v = SIDE.call('name', name)
+        if name in SIDE.modules and not isinstance(v, types.ModuleType) or name in SIDE.outer and isinstance(v, Remote):
+            SIDE.faults.append(f'the program declares {name}, which its tests use as the library has it')
         if isinstance(v, (Function, type)):
             self[name] = v
         return v
@@ -390,7 +485,26 @@ def declared(node, into):
 
 def copied(c):
     """Whether objects of a class of the problem are their fields, and nothing besides."""
-    return type(c) is type and all(b is object or b.__module__ == '__main__' for b in c.__mro__)
+    return type(c).__name__ in ('type', 'ABCMeta') and type(c).__module__ in ('builtins', 'abc') and all(
+        b is object or b.__module__ == '__main__' or (b.__module__, b.__name__) in (('abc', 'ABC'), ('typing', 'Generic')) for b in c.__mro__)
+
+
+def outermost(checks, names):
+    """The names that tests call with what other functions of these names returned."""
+    def inner(n):
+        calls = [x.func.id for a in n.args + [k.value for k in n.keywords] for x in ast.walk(a) if isinstance(x, ast.Call) and isinstance(x.func, ast.Name)]
+        return any(c in names and c != n.func.id for c in calls)
+    return {n.func.id for n in ast.walk(checks) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and inner(n)}
+
+
+def library(checks):
+    """The names that tests use as modules of the library, by what they take of them."""
+    taken = {}
+    for n in ast.walk(checks):
+        if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name):
+            taken.setdefault(n.value.id, set()).add(n.attr)
+    known = getattr(sys, 'stdlib_module_names', sys.builtin_module_names)
+    return {n for n, attrs in taken.items() if n in known and n not in UNSEEN and all(hasattr(__import__(n), a) for a in attrs)}
 
 
 def run(order):
@@ -408,15 +522,26 @@ def run(order):
     for node in problem:
         declared(node, first)
     SIDE.visible = set()
+    SIDE.named = {n.id for n in ast.walk(checks) if isinstance(n, ast.Name)} | {n.attr for n in ast.walk(checks) if isinstance(n, ast.Attribute)}
+    SIDE.modules = library(checks)
     space = Names(__name__='__main__', __builtins__=vars(builtins))
     classes = [n.name for n in problem if isinstance(n, ast.ClassDef)]
-    names = SIDE.call('load', source, classes)
+    constants = [n.value for n in ast.walk(checks) if isinstance(n, ast.Constant) and type(n.value) is str and len(n.value) < 1000]
+    for text in ''.join(source.splitlines(True)[:given]).split():
+        SIDE.files.note(text.strip('.,:;\'"`()'))
+    noted = set(SIDE.files.names)
+    names = SIDE.call('load', source, classes, SIDE.files.home, constants)
+    SIDE.files.names = noted  # what the tests only mention may come from the program, and does not go to it
 
     # A program that is asked for a function with a name of the language, such as sum, is tested by that.
     used = {n.id for n in ast.walk(checks) if isinstance(n, ast.Name)}
     own = set(vars(builtins)) | {'__name__', '__builtins__', '__file__', '__doc__', '__spec__', '__loader__', '__package__'}
     mentioned = {n for n in names if n in used and n not in first}
-    wanted = {entry} if entry in names else set() if mentioned - own else mentioned
+    outer = outermost(checks, mentioned)
+    SIDE.outer = {n for n in outer if n != entry and any(hasattr(__import__(m), n) for m in FUNCTIONS_OF)}
+    wanted = {entry} if entry in names else set() if mentioned - own else mentioned - outer
+    if len(wanted) > 1:
+        raise SystemExit(f'the program declares {", ".join(sorted(wanted))}: which of them is asked for is not known')
     SIDE.visible = {n for n in names if n not in first and (n not in own or n in wanted)}
     exec(compile(ast.Module(problem, []), '<problem>', 'exec', dont_inherit=True), space)
     SIDE.classes = {n: space[n] for n in classes if isinstance(space.get(n), type)}

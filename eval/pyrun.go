@@ -17,7 +17,7 @@ import (
 //	tests ── calls, data ──▶ program
 //	      ◀── data, calls of what it was given ──
 //
-// Both have the same directory, the same walls and limits of their own. The tests' interpreter gets all texts before
+// Each has a directory of its own, the same walls and limits of its own. The tests' interpreter gets all texts before
 // the other one starts: nobody else can write to it then.
 func (r *Programs) runPython(ctx context.Context, p Problem, completion, word string) (res sandbox.Result, err error) {
 	program, tests := p.Program+completion+"\n", p.Test+"\n"
@@ -30,15 +30,17 @@ func (r *Programs) runPython(ctx context.Context, p Problem, completion, word st
 	if err != nil {
 		return res, err
 	}
-	dir, err := r.box.MakeDir()
-	if err != nil {
-		return res, err
-	}
-	defer func() {
-		if failed := sandbox.Remove(dir); failed != nil {
-			err = errors.Join(err, failed)
+	var dirs [2]string // of the tests, of the program
+	for i := range dirs {
+		if dirs[i], err = r.box.MakeDir(); err != nil {
+			return res, err
 		}
-	}()
+		defer func() {
+			if failed := sandbox.Remove(dirs[i]); failed != nil {
+				err = errors.Join(err, failed)
+			}
+		}()
+	}
 	programIn, testsOut, err1 := os.Pipe()
 	testsIn, programOut, err2 := os.Pipe()
 	defer closeAll(programIn, testsOut, testsIn, programOut)
@@ -47,9 +49,9 @@ func (r *Programs) runPython(ctx context.Context, p Problem, completion, word st
 	}
 
 	judge := r.python.program("", "-c", pythonStart, pythonWire+"\n"+pythonTests, "tests", string(order))
-	judge.Dir, judge.Stdin, judge.Stdout = dir, testsIn, testsOut
+	judge.Dir, judge.Stdin, judge.Stdout = dirs[0], testsIn, testsOut
 	subject := r.python.program("", "-c", pythonStart, pythonWire+"\n"+pythonProgram, "program", "")
-	subject.Dir, subject.Stdin, subject.Stdout = dir, programIn, programOut
+	subject.Dir, subject.Stdin, subject.Stdout = dirs[1], programIn, programOut
 	subject.Started = func() { closeAll(programIn, programOut) }
 
 	judged := make(chan error, 1)

@@ -12,20 +12,20 @@ import (
 	"apr/internal/contracttest"
 )
 
-// pythonCase is a program of testdata/python, and its tests.
-type pythonCase struct{ name, given, program, tests string }
+// programCase is a program of testdata, its tests, and why it does not count.
+type programCase struct{ name, given, program, tests, why string }
 
-// readPython reads such a file: programs begin with "=== NAME", their parts with "--- given", "--- program" and
-// "--- tests".
-func readPython(t *testing.T, file string) (all []pythonCase) {
+// readCases reads such a file: programs begin with "=== NAME", their parts with "--- given", "--- program", "--- tests"
+// and "--- why".
+func readCases(t *testing.T, file string) (all []programCase) {
 	t.Helper()
-	text, err := os.ReadFile("testdata/python/" + file)
+	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, section := range strings.Split(string(text), "=== ")[1:] {
 		name, rest, _ := strings.Cut(section, "\n")
-		c := pythonCase{name: name}
+		c := programCase{name: name}
 		for _, part := range strings.Split(rest, "--- ")[1:] {
 			kind, text, _ := strings.Cut(part, "\n")
 			switch kind {
@@ -35,6 +35,8 @@ func readPython(t *testing.T, file string) (all []pythonCase) {
 				c.program = text
 			case "tests":
 				c.tests = text
+			case "why":
+				c.why = text
 			default:
 				t.Fatalf("%s: %q is no part", name, kind)
 			}
@@ -53,7 +55,7 @@ func pythonVerdicts(t *testing.T, file string, want bool) {
 	if runner == nil {
 		return
 	}
-	for _, c := range readPython(t, file) {
+	for _, c := range readCases(t, "testdata/python/"+file) {
 		t.Run(c.name, func(t *testing.T) {
 			contracttest.Cases(t, 1)
 			p := eval.Problem{Test: c.tests, Language: "python", Style: "mbpp"}
