@@ -435,6 +435,9 @@ func (o *distillOptions) result(c distill.Config, out *distill.Outcome, run *dis
 		SHA256:     map[string]*string{}, trainedIn: o.QuantizeAware,
 		talks: run.Outline().Talks > 0, begins: run.Outline().Begins,
 	}
+	if c.NoTeacher { // the scores compare with the student's own file
+		r.TeacherPath = ""
+	}
 	for _, key := range []string{"teacher", "student_init", "data"} {
 		if sum := in[key].SHA256; sum != "" {
 			r.SHA256[key] = &sum

@@ -237,12 +237,12 @@ func (c *clock) percent(otherwise int) int {
 		before += c.wall.mean * float64(c.o.Steps)
 	}
 	passed := before + c.now().Sub(c.first).Seconds()
-	most := 100
-	if left >= 0.5 {
-		most = 99
-	}
-	if passed+left > 0 {
-		c.shown = max(c.shown, min(most, int(100*passed/(passed+left)+0.5)))
+	stepped := c.done >= c.o.Steps && (c.leg == distill.LegControl || !c.o.Control.On)
+	switch {
+	case stepped && left < 0.5:
+		c.shown = 100
+	case passed+left > 0:
+		c.shown = max(c.shown, min(99, int(100*passed/(passed+left))))
 	}
 	return c.shown
 }

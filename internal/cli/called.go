@@ -34,7 +34,7 @@ func callOf(argv0 string) string {
 	if onPath(argv0) {
 		return "apr"
 	}
-	if strings.ContainsAny(argv0, " \t\n'\"\\$&;()<>|*?[]#~`") {
+	if strings.ContainsAny(filepath.ToSlash(argv0), " \t\n'\"\\$&;()<>|*?[]#~`") { // on Windows \ is in every path
 		return "'" + strings.ReplaceAll(argv0, "'", `'\''`) + "'"
 	}
 	return argv0
