@@ -40,8 +40,10 @@ emulate: ## the CUDA device and its kernels on an emulated GPU (needs a C++ comp
 .PHONY: vulkan
 vulkan: ## the Vulkan device on Mesa's llvmpipe (needs Debian's mesa-vulkan-drivers and libvulkan1)
 	$(GO) vet -tags vulkan ./device/vulkan/... ./model ./distill ./cmd/apr
-	$(GO) test -count=1 -timeout 40m -tags vulkan ./device/vulkan/...
-	$(GO) test -count=1 -timeout 40m -tags vulkan -run Vulkan ./model ./distill ./cmd/apr
+	@# both at once: the references in float64 use one core, llvmpipe all
+	$(GO) test -count=1 -timeout 40m -tags vulkan ./device/vulkan/... & kernels=$$!; \
+	$(GO) test -count=1 -timeout 40m -tags vulkan -run Vulkan ./model ./distill ./cmd/apr; models=$$?; \
+	wait $$kernels && exit $$models
 	CGO_ENABLED=1 $(GO) test -race -count=1 -tags vulkan -run 'Streams|Probe' ./device/vulkan
 
 # What no test of a second can try: all 2³² roundings, and scripts for the solver z3.

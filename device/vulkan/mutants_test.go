@@ -120,6 +120,7 @@ func TestMutantsOfSuite(t *testing.T) {
 	word := func(name, arg string) int { return kernel.Modules()[name].Word(arg) }
 	for _, m := range []struct {
 		name, cases string
+		wide        bool
 		mutate      func(name string, code []uint32) []uint32
 		sabotage    func(l *launch)
 	}{
@@ -138,12 +139,29 @@ func TestMutantsOfSuite(t *testing.T) {
 			code []uint32) []uint32 {
 			return noBarriers(code)
 		}},
+		{name: "no barriers in wide tiles", cases: "matmul/", wide: true, mutate: func(name string, code []uint32) []uint32 {
+			if strings.HasPrefix(name, "wide_") {
+				return noBarriers(code)
+			}
+			return code
+		}},
+		{name: "no barriers in products of one row", cases: "weight/", mutate: func(name string, code []uint32) []uint32 {
+			if strings.HasPrefix(name, "row_") {
+				return noBarriers(code)
+			}
+			return code
+		}},
+		{name: "the last row is not computed", cases: "weight/", sabotage: func(l *launch) {
+			if strings.HasPrefix(l.Kernel, "row_") {
+				l.push[word(l.Kernel, "n")]--
+			}
+		}},
 	} {
 		t.Run(m.name, func(t *testing.T) {
 			d := open(t, Options{})
 			defer d.Close()
 			d.forget()
-			d.mutate, d.sabotage = m.mutate, m.sabotage
+			d.mutate, d.sabotage, d.wide = m.mutate, m.sabotage, m.wide
 			tried := 0
 			for _, c := range devicetest.Cases() {
 				if !strings.HasPrefix(c.Name, m.cases) || tried == 20 {
