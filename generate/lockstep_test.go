@@ -10,6 +10,7 @@ import (
 	"apr/device/cpu"
 	"apr/generate"
 	"apr/internal/contracttest"
+	"apr/internal/fault"
 	"apr/internal/near"
 	"apr/model"
 	"apr/model/modeltest"
@@ -132,4 +133,33 @@ func TestTogetherDistribution(t *testing.T) {
 		t.Errorf("χ² over %d cells is %g, above %g", cells+1, chi, limit)
 	}
 	contracttest.Cases(t, n)
+}
+
+// TestTogetherRefuses: prompts that leave no room are named before anything is written; nothing asked is nothing
+// written.
+func TestTogetherRefuses(t *testing.T) {
+	dev := modeltest.CPU(t, cpu.Options{})
+	f := modeltest.Open(t, "../testdata/golden/qwen2/tied_gqa/student")
+	m := modeltest.On(t, dev, f)
+	w := generate.NewTogether(m, dev.NewStream(), 2, 8, f.Config.Vocab)
+	defer w.Free()
+	r := generate.Request{Prompt: make([]int32, 6), Options: generate.Options{Temperature: 1, MaxTokens: 4}}
+	if _, err := w.Write(t.Context(), []generate.Request{r}); fault.KindOf(err) != fault.Inference {
+		t.Errorf("10 tokens in a text of 9: %v", err)
+	}
+	r.Prompt = nil
+	if _, err := w.Write(t.Context(), []generate.Request{r}); fault.KindOf(err) != fault.Inference {
+		t.Errorf("no prompt: %v", err)
+	}
+	r.Prompt, r.MaxTokens = make([]int32, 9), 0
+	if texts, err := w.Write(t.Context(), []generate.Request{r}); err != nil || len(texts) != 1 || len(texts[0].IDs) > 0 {
+		t.Errorf("nothing asked: %v, %v", texts, err)
+	}
+	if n := m.LockstepRows(100, 8, 3, 1); n != 3 {
+		t.Errorf("%d rows where memory is short, want the least", n)
+	}
+	if n := m.LockstepRows(100, 8, 3, 1<<40); n != 100 {
+		t.Errorf("%d rows where there is room, want all", n)
+	}
+	contracttest.Cases(t, 5)
 }
