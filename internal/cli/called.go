@@ -18,7 +18,8 @@ var (
 var mention = regexp.MustCompile("(^|[\\s(`'\";:])apr ([a-z]+)")
 
 // CalledAs says how this program was called: the words that texts tell people to type begin so. A name is looked up on
-// PATH by the shell; a path is kept, unless apr on PATH is the same program. commands are the names of its commands.
+// PATH by the shell; a path is kept, unless apr on PATH is the same program; that of go run is gone when it ends, so
+// that texts say go run. commands are the names of the program's commands.
 func CalledAs(argv0 string, commands []string) {
 	called, callable = callOf(argv0), commands
 }
