@@ -504,7 +504,13 @@ def library(checks):
         if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name):
             taken.setdefault(n.value.id, set()).add(n.attr)
     known = getattr(sys, 'stdlib_module_names', sys.builtin_module_names)
-    return {n for n, attrs in taken.items() if n in known and n not in UNSEEN and all(hasattr(__import__(n), a) for a in attrs)}
+
+    def has(name, attrs):
+        try:
+            return all(hasattr(__import__(name), a) for a in attrs)
+        except Exception:  # of another system
+            return False
+    return {n for n, attrs in taken.items() if n in known and n not in UNSEEN and has(n, attrs)}
 
 
 def run(order):
