@@ -144,6 +144,7 @@ func testNames(files map[string]string) map[string]bool {
 // problem, name. Those that begin empty are the state of a program.
 func (r *reach) guard(f *ast.File, use usage) {
 	r.guarded, r.held = map[any]string{}, map[any]bool{}
+	begun := begins(f, r.from)
 	for _, d := range f.Decls {
 		g, ok := d.(*ast.GenDecl)
 		if !ok || g.Tok != token.VAR || d.End() > r.from {
@@ -152,12 +153,37 @@ func (r *reach) guard(f *ast.File, use usage) {
 		for _, s := range g.Specs {
 			v := s.(*ast.ValueSpec)
 			for i, id := range v.Names {
-				if i < len(v.Values) && id.Obj != nil && use.names[id.Name] && !empty(v.Values[i]) {
+				switch {
+				case id.Obj == nil || !use.names[id.Name]:
+				case i < len(v.Values) && !empty(v.Values[i]):
 					r.guarded[id.Obj], r.held[id.Obj] = id.Name, shares(v.Values[i])
+				case begun[id.Obj]:
+					r.guarded[id.Obj], r.held[id.Obj] = id.Name, true
 				}
 			}
 		}
 	}
+}
+
+// begins returns the variables that init functions of the problem write, by their Ident.Obj.
+func begins(f *ast.File, from token.Pos) map[any]bool {
+	begun := map[any]bool{}
+	for _, d := range f.Decls {
+		if m, ok := d.(*ast.FuncDecl); ok && m.Recv == nil && m.Name.Name == "init" && m.End() <= from {
+			ast.Inspect(m, func(n ast.Node) bool {
+				if a, ok := n.(*ast.AssignStmt); ok {
+					for i, to := range a.Lhs {
+						id, ok := root(to).(*ast.Ident)
+						if ok && id.Obj != nil && (len(a.Rhs) != len(a.Lhs) || !empty(a.Rhs[i])) {
+							begun[id.Obj] = true
+						}
+					}
+				}
+				return true
+			})
+		}
+	}
+	return begun
 }
 
 // empty reports whether a variable that begins with e holds nothing yet.
@@ -220,6 +246,10 @@ func meaning(f *ast.File, from token.Pos, use usage) (why string) {
 			switch n := n.(type) {
 			case *ast.StructType:
 				for _, field := range n.Fields.List {
+					hidden := field.Tag != nil && strings.Contains(field.Tag.Value, `:"-`)
+					if hidden && field.Pos() >= from && use.encodes() && why == "" {
+						why = "declares a field that encodings pass over, which its tests compare"
+					}
 					for _, id := range field.Names {
 						if id.Name == "_" && id.Pos() >= from && why == "" {
 							why = "declares a field without a name, which comparisons pass over"
@@ -236,6 +266,9 @@ func meaning(f *ast.File, from token.Pos, use usage) (why string) {
 	}
 	return why
 }
+
+// encodes reports whether the tests use an encoding that fields may be hidden from.
+func (u usage) encodes() bool { return u.packages["encoding/json"] || u.packages["encoding/xml"] }
 
 // generatedTypes returns the types that are declared from from on.
 func generatedTypes(f *ast.File, from token.Pos) map[string]*ast.TypeSpec {

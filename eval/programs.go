@@ -24,9 +24,9 @@ import (
 // define func check(), and a main function that calls it. After the tests the program reads a word, which is new for
 // each run, and prints it: without it, the tests did not run to their end, whatever the exit code.
 //
-// A Go program is in the same process as its tests. It does not count if it assigns to what they share, or reaches
-// memory past the language (see reaches): such text is found before anything runs. The word then tells a program
-// that ends early.
+// A Go program is in the same process as its tests. It does not count if it assigns to what they share, reaches memory
+// past the language (see reaches), or declares what their words depend on (see meaning): such text is found before
+// anything runs. The word then tells a program that ends early.
 type Programs struct {
 	box    *sandbox.Box
 	python *pythonTools // nil: not needed
