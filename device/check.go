@@ -186,8 +186,9 @@ func CheckFetched(dst []float32, n int) { need(len(dst) == n, OpFetch, noLength)
 // CheckRefreshWeight checks a call of RefreshWeight.
 func CheckRefreshWeight(p *Param) {
 	need(p != nil && p.Weight != nil, OpRefreshWeight, noWeight)
-	views(OpRefreshWeight, p.Value)
-	shaped(OpRefreshWeight, p.Weight.Rows(), p.Weight.Cols(), p.Value)
+	t := p.Staging(OfValue)
+	views(OpRefreshWeight, t)
+	shaped(OpRefreshWeight, p.Weight.Rows(), p.Weight.Cols(), t)
 }
 
 // CheckZero checks a call of Zero.

@@ -24,7 +24,7 @@ func TestChecksAllocateNothing(t *testing.T) {
 	b := &buffer{1 << 20}
 	f := func(rows, cols int) device.Tensor { return device.Whole(b, tensor.F32, rows, cols) }
 	x, y, w, v, ids := f(8, 16), f(8, 32), &weight{32, 16}, f(1, 16), device.Whole(b, tensor.I32, 8, 1)
-	p := device.NewParam(device.ParamSpec{Name: "p", Rows: 32, Cols: 16},
+	p := device.NewParam(device.ParamSpec{Name: "p", Rows: 32, Cols: 16}, false,
 		func(_ string, _ device.Component, d tensor.DType, rows, cols int) device.Tensor {
 			return device.Whole(b, d, rows, cols)
 		},

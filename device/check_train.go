@@ -39,7 +39,15 @@ func CheckVerdict(params []*Param) {
 func CheckAdamW(params []*Param) {
 	for _, p := range params {
 		need(p.Weight != nil, OpAdamW, noWeight)
-		param(OpAdamW, p, p.Value, p.Grad, p.M, p.V)
+		param(OpAdamW, p, p.Grad)
+		for _, c := range []Companion{OfValue, OfM, OfV} {
+			if t := p.Companion(c); p.Shared(c) {
+				kept := p.Share.Kept(p.Rows * p.Cols)
+				need(t.Rows == 1 && t.Cols == kept && t.Dense() && t.DType == tensor.F32, OpAdamW, "a share has another size")
+			} else {
+				param(OpAdamW, p, t)
+			}
+		}
 	}
 }
 

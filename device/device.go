@@ -132,9 +132,13 @@ type ParamSpec struct {
 	Decay      bool // whether decoupled weight decay applies (tensors of two or more dimensions)
 	// Blocks makes Weight read Value as a file of these types holds it; nil: as it is. See Quantizer.
 	Blocks []BlockRows
+	// Share is what this rank keeps of the moments, and of Value where Weight is a copy of it. Devices that are no Sharer
+	// want the zero Share.
+	Share Share
 }
 
-// Param is a trainable tensor with what training keeps beside it. All tensors are [Rows, Cols] float32.
+// Param is a trainable tensor with what training keeps beside it. All tensors are [Rows, Cols] float32, but for Value,
+// M and V of one that ranks share: see Companion.
 type Param struct {
 	ParamSpec
 	Value  Tensor // float32 master weights
@@ -364,7 +368,8 @@ type Stream interface {
 	UploadInts(t Tensor, src []int32)
 	// Download copies t (F32 or BF16) to dst and waits; an earlier error of the stream is returned.
 	Download(dst []float32, t Tensor) error
-	// RefreshWeight makes p.Weight agree with p.Value after an Upload to Value.
+	// RefreshWeight makes p.Weight agree with p.Value after an Upload to Value. Of a parameter whose Value is shared, the
+	// upload was to Staging, from where Value's share is taken too.
 	RefreshWeight(p *Param)
 	Zero(t Tensor)
 	Copy(dst, src Tensor)

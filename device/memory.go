@@ -57,17 +57,23 @@ func (a *Accounts) ForgetPeak() {
 }
 
 // NewParam makes a trainable tensor of a device: value, gradient and two moments from alloc, in this order, and then the
-// weight that reads the value, or what the blocks of spec decode to.
-func NewParam(spec ParamSpec, alloc func(name string, c Component, d tensor.DType, rows, cols int) Tensor, weight func(value Tensor) Weight) *Param {
+// weight that reads the value, or what the blocks of spec decode to. copied says that this weight is a copy of the
+// value.
+func NewParam(spec ParamSpec, copied bool, alloc func(name string, c Component, d tensor.DType, rows, cols int) Tensor,
+	weight func(value Tensor) Weight) *Param {
 	single := func(what string, c Component) Tensor {
 		return alloc(spec.Name+what, c, tensor.F32, spec.Rows, spec.Cols)
 	}
+	value := single
+	if copied {
+		value = func(what string, c Component) Tensor { return newShared(spec, spec.Name+what, c, alloc) }
+	}
 	p := &Param{
 		ParamSpec: spec,
-		Value:     single("", StudentWeights),
+		Value:     value("", StudentWeights),
 		Grad:      single(".grad", Gradients),
-		M:         single(".m", Moments),
-		V:         single(".v", Moments),
+		M:         newShared(spec, spec.Name+".m", Moments, alloc),
+		V:         newShared(spec, spec.Name+".v", Moments, alloc),
 	}
 	if len(spec.Blocks) > 0 {
 		spec.checkBlocks()

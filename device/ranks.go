@@ -28,6 +28,19 @@ type Exchanger interface {
 	// SumRanks: t ← Σ_r t_r over the ranks, for each t: float32 without gaps. With tree the sum is the binary tree of
 	// neighbours ((0+1)+(2+3))+…, whose bits do not depend on how rows were dealt to a power of two of ranks.
 	SumRanks(tree bool, ts ...Tensor)
+	// ReduceGradients: of each gradient the elements that this rank keeps (ParamSpec.Share) ← their sum over the ranks.
+	// Others are undefined afterwards. tree as in SumRanks. Verdict and AdamW then are of these elements, and of all.
+	ReduceGradients(tree bool, params []*Param)
+	// GatherWeights: every Weight ← what the ranks that keep its elements have, after AdamW.
+	GatherWeights(params []*Param)
+	// GatherWhole: p.Grad ← all elements of a shared companion; of OfGrad, what ReduceGradients left with each rank.
+	GatherWhole(p *Param, c Companion)
+	// TakeShare: this rank's elements of a shared companion ← those of p.Grad.
+	TakeShare(p *Param, c Companion)
+	// Spread: p.Grad ← p.Grad of rank 0.
+	Spread(p *Param)
+	// Widen: p.Grad ← the values of p.Weight as products read them.
+	Widen(p *Param)
 }
 
 // CheckSumRanks checks a call of SumRanks.

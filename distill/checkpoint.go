@@ -499,11 +499,8 @@ func hashAll(path string, r io.Reader, alive func(string)) (sum string, bytes in
 func trainingTensors(m *model.Model, s device.Stream) []tensor.Source {
 	var out []tensor.Source
 	for _, p := range m.Parts() {
-		for _, k := range []struct {
-			prefix string
-			t      device.Tensor
-		}{{"", p.Param.Value}, {"optimizer.m.", p.Param.M}, {"optimizer.v.", p.Param.V}} {
-			out = append(out, model.DownloadSource(s, k.prefix+p.Name, p.Shape, p.Of(k.t), tensor.F32))
+		for _, k := range companions {
+			out = append(out, masterSource(m, s, p, k.prefix+p.Name, k.of))
 		}
 	}
 	return append(append(out, storedTensors(m, s)...), m.FixedSources()...)
@@ -535,6 +532,9 @@ func storedTensors(m *model.Model, s device.Stream) (out []tensor.Source) {
 // restoreStored is the inverse of storedTensors; weights of other parameters are refreshed.
 func restoreStored(m *model.Model, s device.Stream, f *safetensors.File) error {
 	for _, p := range m.Params() {
+		if p.Shared(device.OfValue) {
+			continue // its weight was made when it was spread
+		}
 		if len(p.Blocks) == 0 {
 			s.RefreshWeight(p)
 			continue
@@ -564,19 +564,39 @@ func readState(f *safetensors.File, name string, shape []int) ([]float32, error)
 	return modelfile.ReadFloat32(f.Path(), st)
 }
 
-// restoreTensors is the inverse of trainingTensors.
-func restoreTensors(m *model.Model, s device.Stream, f *safetensors.File) error {
+// companions are what a checkpoint holds of each parameter.
+var companions = []struct {
+	prefix string
+	of     device.Companion
+}{{"", device.OfValue}, {"optimizer.m.", device.OfM}, {"optimizer.v.", device.OfV}}
+
+// masterSource is a part of a companion as float32; of a student in blocks, the values are the master weights.
+func masterSource(m *model.Model, s device.Stream, p model.Part, name string, c device.Companion) tensor.Source {
+	if p.Param.Shared(c) {
+		return m.CompanionSource(s, p, name, c, tensor.F32)
+	}
+	return model.DownloadSource(s, name, p.Shape, p.Of(p.Param.Companion(c)), tensor.F32)
+}
+
+// restoreTensors is the inverse of trainingTensors. Of companions that ranks share, all values are staged, and spread
+// lets every rank take its share.
+func restoreTensors(m *model.Model, s device.Stream, f *safetensors.File,
+	spread func(param, companion int) error) error {
 	read := func(name string, shape []int) ([]float32, error) { return readState(f, name, shape) }
-	for _, p := range m.Parts() {
-		for _, k := range []struct {
-			prefix string
-			t      device.Tensor
-		}{{"", p.Param.Value}, {"optimizer.m.", p.Param.M}, {"optimizer.v.", p.Param.V}} {
+	for i, k := range companions {
+		for _, p := range m.Parts() {
 			host, err := read(k.prefix+p.Name, p.Shape)
 			if err != nil {
 				return err
 			}
-			s.Upload(p.Of(k.t), host)
+			s.Upload(p.Of(p.Param.Staging(k.of)), host)
+		}
+		for j, p := range m.Params() {
+			if p.Shared(k.of) {
+				if err := spread(j, i); err != nil {
+					return err
+				}
+			}
 		}
 	}
 	for name, values := range m.Fixed() {

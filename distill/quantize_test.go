@@ -153,7 +153,7 @@ func restored(t *testing.T, tr, other *Trainer) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if err := restoreTensors(other.Student, other.stream, f); err != nil {
+	if err := restoreTensors(other.Student, other.stream, f, nil); err != nil {
 		t.Fatal(err)
 	}
 	got, searched := storedOf(t, other, nil, true)

@@ -283,11 +283,7 @@ func buckets(params []*device.Param, f func(some []*device.Param, elements int) 
 // sumGradients replaces every gradient by its sum over the ranks, in float32.
 func (t *Trainer) sumGradients() error {
 	if t.Ranks.Joined {
-		var all []device.Tensor
-		for _, p := range t.trained() {
-			all = append(all, p.Grad)
-		}
-		t.stream.(device.Exchanger).SumRanks(t.Ranks.Leaves > 0, all...)
+		t.stream.(device.Exchanger).ReduceGradients(t.Ranks.Leaves > 0, t.trained())
 		return nil
 	}
 	return buckets(t.trained(), func(some []*device.Param, elements int) error {
@@ -334,7 +330,12 @@ func (t *Trainer) Agree() error {
 	sums := make([]float64, comm.World())
 	var sum uint32
 	err := buckets(t.trained(), func(some []*device.Param, elements int) error {
-		host, err := t.download(some, elements, func(p *device.Param) device.Tensor { return p.Value })
+		host, err := t.download(some, elements, func(p *device.Param) device.Tensor {
+			if p.Shared(device.OfValue) { // what is the same everywhere is the rounded copy
+				t.stream.(device.Exchanger).Widen(p)
+			}
+			return p.Staging(device.OfValue)
+		})
 		sum = crc32.Update(sum, crc32.IEEETable, bytesOf(host))
 		return err
 	})

@@ -260,6 +260,14 @@ func (l *leg) stopping(ctx context.Context) bool {
 	return ctx.Err() != nil
 }
 
+// endShares ends a time in which rank 0 may want what the ranks share; the others serve it until then.
+func (r *Run) endShares() error {
+	if r.Config.Ranks.leads() {
+		return r.shares.done()
+	}
+	return r.shares.serve()
+}
+
 // resumption is where rank 0 goes on, for the others.
 type resumption struct {
 	From     bool            `json:"from"` // a checkpoint, else from the beginning
@@ -276,6 +284,9 @@ func (l *leg) share() error {
 	r := l.run
 	if r.ranks.Comm == nil {
 		return nil
+	}
+	if err := r.endShares(); err != nil {
+		return err
 	}
 	var st resumption
 	if r.Config.Ranks.leads() {
@@ -322,7 +333,11 @@ func (l *leg) shareTensors() error {
 	r, s, m := l.run, l.run.stream, l.student
 	host := []float32(nil)
 	for _, p := range l.trainer.trained() {
-		for _, t := range []device.Tensor{p.Value, p.M, p.V} {
+		for _, k := range companions {
+			if p.Shared(k.of) {
+				continue // spread while rank 0 read it
+			}
+			t := p.Companion(k.of)
 			n := p.Rows * p.Cols
 			host = slices.Grow(host[:0], n)[:n]
 			if err := s.Download(host, t); err != nil {
@@ -340,6 +355,9 @@ func (l *leg) shareTensors() error {
 		}
 	}
 	for _, p := range l.trainer.trained() {
+		if p.Shared(device.OfValue) {
+			continue
+		}
 		if len(p.Blocks) == 0 {
 			s.RefreshWeight(p)
 			continue

@@ -40,7 +40,7 @@ func (l *leg) checkpoint(out *Outcome) error {
 	}
 	if !r.Config.Ranks.leads() {
 		l.saved.step, l.saved.at = l.trainer.Steps, start
-		return nil
+		return r.endShares()
 	}
 	if err := r.dir.Sync(); err != nil {
 		return err
@@ -61,7 +61,7 @@ func (l *leg) checkpoint(out *Outcome) error {
 	if l.trainer.Hidden != nil {
 		tensors = append(tensors, l.trainer.Hidden.tensors(r.stream)...)
 	}
-	if err := r.save(l.folder(), st, tensors); err != nil {
+	if err := errors.Join(r.save(l.folder(), st, tensors), r.endShares()); err != nil {
 		return err
 	}
 	l.saved.step, l.saved.at = l.trainer.Steps, time.Now()
@@ -163,7 +163,8 @@ func (l *leg) restore(out *Outcome) error {
 
 // restoreTensors puts the student, and what is trained beside it, into the state of a checkpoint.
 func (l *leg) restoreTensors(f *safetensors.File) error {
-	if err := restoreTensors(l.student, l.run.stream, f); err != nil || l.trainer.Hidden == nil {
+	spread := func(param, companion int) error { return l.run.shares.spread(param, companions[companion].of) }
+	if err := restoreTensors(l.student, l.run.stream, f, spread); err != nil || l.trainer.Hidden == nil {
 		return err
 	}
 	return l.trainer.Hidden.restore(l.run.stream, f)

@@ -50,6 +50,7 @@ type Run struct {
 	stream device.Stream
 	ranks  Ranks
 	hidden *Hidden // of the student's leg, once it was asked for
+	shares *shares // what the ranks share of the student's training state; nil: nothing
 	noise  *Noise  // of a teacher in 8-bit floats
 
 	samples runlog.Samples // as written
@@ -202,6 +203,7 @@ func (r *Run) execute(ctx context.Context, out *Outcome) error {
 	if r.Loss.Alpha == 0 {
 		l.teacher = nil
 	}
+	r.shares = newShares(r.ranks, r.stream, student)
 	if r.in.made != nil {
 		if err := r.in.made.made.begin(r, teachers[0]); err != nil {
 			return err
@@ -214,19 +216,28 @@ func (r *Run) execute(ctx context.Context, out *Outcome) error {
 		return err
 	}
 	if !r.Config.Ranks.leads() { // who trains a control with the others, and writes nothing
-		return r.control(ctx, student, out)
+		if err := r.endShares(); err != nil {
+			return err
+		}
+		if err := r.control(ctx, student, out); err != nil {
+			return err
+		}
+		return r.endShares()
 	}
 	trained := []eval.Subject{{Name: nameDistilled, Model: student.Snapshot(r.stream)}}
-	if err := r.writeStudent(student, out); err != nil {
+	if err := errors.Join(r.writeStudent(student, out), r.endShares()); err != nil {
 		return err
 	}
 	if err := r.control(ctx, student, out); err != nil {
 		return err
 	}
-	r.leave(nil) // what is left, rank 0 does alone
 	if r.in.control.On {
 		trained = append(trained, eval.Subject{Name: nameControl, Model: student.Snapshot(r.stream)})
 	}
+	if err := r.endShares(); err != nil {
+		return err
+	}
+	r.leave(nil)          // what is left, rank 0 does alone
 	if r.in.held != nil { // what it was before training: made again now, so that training need not keep it
 		if err := r.initialise(student); err != nil {
 			return err

@@ -123,6 +123,9 @@ func (t *Trainer) Apply(ctx context.Context, b corpus.Batch) (Record, error) {
 	s.Phase(device.PhaseOptimizer)
 	s.Verdict(t.trained())
 	s.AdamW(t.trained(), t.Optimizer.AdamW) // leaves the weights alone if the verdict refuses the step
+	if t.Ranks.Joined {
+		s.(device.Exchanger).GatherWeights(t.trained())
+	}
 	t.quantize()
 
 	scalars, err := s.Wait(ctx) // the step's one host wait
@@ -250,6 +253,9 @@ func (t *Trainer) finish(sc device.Scalars, b corpus.Batch) (Record, error) {
 	}
 	step := t.Steps
 	t.Steps++
+	if sc.Refused() {
+		t.wholeGradients()
+	}
 	if !sc.Finite {
 		r.Bad = t.firstBad()
 		return r, fmt.Errorf("step %d: loss %g, gradient norm %g, first in %s: %w", step, r.Loss, sc.GradNorm, r.Bad, ErrNonFinite)
@@ -282,6 +288,18 @@ func (t *Trainer) estimated(r Record) Record {
 	off := (r.Entropy - entropy) * r.InvN
 	r.MeanD, r.Loss, r.Soft = r.MeanD+off, r.Loss+r.DWeight*off, !known
 	return r
+}
+
+// wholeGradients gathers what each rank has of the gradients; all ranks come here, since they have one verdict.
+func (t *Trainer) wholeGradients() {
+	if !t.Ranks.Joined {
+		return
+	}
+	for _, p := range t.Student.Params() {
+		if p.Shared(device.OfM) {
+			t.stream.(device.Exchanger).GatherWhole(p, device.OfGrad)
+		}
+	}
 }
 
 // steepest names the parameter whose gradient has the largest norm; it downloads them all.

@@ -231,6 +231,9 @@ func (m *Model) param(g group, types map[string]tensor.DType) *device.Param {
 		spec.Rows, spec.Cols, spec.Decay = total, shape[len(shape)-1], g.slots[0].Decay
 		spec.Blocks = blocksOf(g, parts, types)
 	}
+	if d, ok := m.dev.(device.Sharer); ok && len(spec.Blocks) == 0 {
+		spec.Share = d.Share()
+	}
 	p := m.dev.Param(spec)
 	for i := range parts {
 		parts[i].Param = p
@@ -262,7 +265,7 @@ func (m *Model) Init(s device.Stream, seed uint64) {
 				host[i] = 1
 			}
 		}
-		s.Upload(p.Of(p.Param.Value), host)
+		s.Upload(p.Of(p.Param.Staging(device.OfValue)), host)
 	}
 	m.Refresh(s)
 }
@@ -292,8 +295,8 @@ func (m *Model) load(s device.Stream, w Weights, asRead bool) error {
 		if err != nil {
 			return err
 		}
-		to := p.Param.Value
-		if asRead {
+		to := p.Param.Staging(device.OfValue)
+		if asRead && !p.Param.Shared(device.OfValue) {
 			to = p.Param.Read()
 		}
 		s.Upload(p.Of(to), shifted(host, offset(m.Config, p.Slot)))
@@ -361,7 +364,11 @@ func (m *Model) Snapshot(s device.Stream) *Model {
 		p := params[0]
 		params = params[1:]
 		t := m.dev.Alloc("snapshot."+p.Name, device.StudentWeights, tensor.F32, p.Rows, p.Cols)
-		s.Copy(t, p.Read())
+		whole := p.Read()
+		if p.Shared(device.OfValue) {
+			whole = m.whole(p, device.OfValue)
+		}
+		s.Copy(t, whole)
 		if matrix, vec := f.place(g); matrix != nil {
 			matrix.weight = m.dev.Frozen(t)
 		} else {
@@ -387,4 +394,12 @@ func nameHash(name string) uint64 {
 	h := fnv.New64a()
 	h.Write([]byte(name))
 	return h.Sum64()
+}
+
+// whole returns all values of a companion, gathered from the ranks that share it.
+func (m *Model) whole(p *device.Param, c device.Companion) device.Tensor {
+	if m.Whole != nil && p.Shared(c) {
+		m.Whole(p, c)
+	}
+	return p.Staging(c)
 }

@@ -31,6 +31,9 @@ type Model struct {
 	parts   []Part
 	balance float64 // see Balance
 
+	// Whole gathers all values of a companion that ranks share in p.Staging; it has to be set before they are asked for.
+	Whole func(p *device.Param, c device.Companion)
+
 	// So has one that trains by adapters, for these alone.
 	drop  *dropout
 	sinks map[[2]int]device.Tensor // see unread, by shape

@@ -25,6 +25,25 @@ func DownloadSource(s device.Stream, name string, shape []int, t device.Tensor, 
 	}}
 }
 
+// CompanionSource is DownloadSource for a part of a parameter's values or moments, which ranks may share.
+func (m *Model) CompanionSource(s device.Stream, p Part, name string, c device.Companion,
+	d tensor.DType) tensor.Source {
+	if !p.Param.Shared(c) {
+		t := p.Param.Companion(c)
+		if c == device.OfValue {
+			t = p.Param.Read()
+		}
+		return DownloadSource(s, name, p.Shape, p.Of(t), d)
+	}
+	src := DownloadSource(s, name, p.Shape, p.Of(p.Param.Staging(c)), d)
+	download := src.Payload
+	src.Payload = func(w io.Writer) error {
+		m.whole(p.Param, c)
+		return download(w)
+	}
+	return src
+}
+
 // Sources returns a trainable model's tensors as they are written to a file: matrices in type d, norms and biases in
 // float32. Of matrices that are computed with as blocks hold them, these are the values of the blocks. A tied head is not listed.
 func (m *Model) Sources(s device.Stream, d tensor.DType) []tensor.Source {
@@ -34,7 +53,7 @@ func (m *Model) Sources(s device.Stream, d tensor.DType) []tensor.Source {
 		if len(p.Shape) == 1 || p.Bias {
 			dt = tensor.F32
 		}
-		src := DownloadSource(s, p.Name, p.Shape, p.Of(p.Param.Read()), dt)
+		src := m.CompanionSource(s, p, p.Name, device.OfValue, dt)
 		if d := offset(m.Config, p.Slot); d != 0 {
 			src = shiftedSource(src, -d)
 		}

@@ -37,6 +37,14 @@ type opened struct {
 	agreed []selfcheck.Agreement
 }
 
+// Share is what ranks share of the state of a model that is trained.
+func (o *opened) Share() device.Share {
+	if o.gpu == nil {
+		return device.Share{}
+	}
+	return o.gpu.Share()
+}
+
 // decision is the detail of the event that records the choice.
 func (o *opened) decision() map[string]any {
 	d := map[string]any{"backend": o.Info().Kind, "asked": o.asked}

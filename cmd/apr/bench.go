@@ -220,6 +220,9 @@ func runBench(ctx context.Context, e *cli.Env, o *benchOptions) (cli.Result, err
 	if err := o.checkOn(dev, e.Settings); err != nil {
 		return nil, err
 	}
+	if dev.gpu != nil {
+		dev.gpu.KeepShare(device.Share{Rank: group.rank, World: group.world})
+	}
 	info := dev.Info()
 	r := &benchResult{
 		Model: named.file, Teacher: named.kd, Shape: o.shape, Backend: info.Kind, LatencyMS: map[string]float64{},

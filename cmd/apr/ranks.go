@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"apr/collective"
+	"apr/device"
 	"apr/distill"
 	"apr/internal/cli"
 	"apr/internal/fault"
@@ -296,6 +297,7 @@ func (p *party) check(dev *opened) error {
 			WithHint("--world-size %d, or ranks on other machines by torchrun or srun", max(1, n-p.firstDevice)).
 			WithID("E-RANKS-036")
 	}
+	dev.gpu.KeepShare(device.Share{Rank: p.rank, World: p.world})
 	return dev.gpu.CanJoin()
 }
 

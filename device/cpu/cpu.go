@@ -112,7 +112,7 @@ func (d *Device) Free(ts ...device.Tensor) {
 
 // Param makes a trainable tensor, all zero. Its weight reads Value itself.
 func (d *Device) Param(spec device.ParamSpec) *device.Param {
-	return device.NewParam(spec, d.Alloc, d.Frozen)
+	return device.NewParam(spec, false, d.Alloc, d.Frozen)
 }
 
 // NewStream returns a stream; one goroutine at a time may use it.

@@ -97,6 +97,7 @@ type Device struct {
 	stages    stages
 	blocked   named
 
+	share    device.Share
 	group    *group // of ranks; nil: it has not joined any
 	nccl     *driver.Nccl
 	ncclErr  error

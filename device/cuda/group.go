@@ -28,6 +28,7 @@ type group struct {
 
 var (
 	_ device.Joiner    = (*Device)(nil)
+	_ device.Sharer    = (*Device)(nil)
 	_ device.Exchanger = (*Stream)(nil)
 )
 
@@ -197,9 +198,7 @@ func (s *Stream) SumRanks(tree bool, ts ...device.Tensor) {
 	if o == nil || len(ts) == 0 {
 		return
 	}
-	if tree && s.dev.group.world > 2 { // two ranks have one order
-		panic("cuda: a limit of this device: a sum as a tree over more than two ranks")
-	}
+	s.limitTree(tree)
 	o.collect(func(g *group, t *driver.Thread) error {
 		return g.nccl.Together(func() error {
 			for _, x := range ts {

@@ -23,6 +23,7 @@ func (d *Device) Target() dry.Target {
 	t := dry.Target{
 		Info: d.Info(), Matrices: d.act, Keep: d.keep, Temps: arena.New(alignment), Align: alignment, Reserved: scratchSlab, Link: linkRate(d.Class()),
 	}
+	t.Share = d.share
 	if b, err := d.Budget(); err == nil {
 		t.Budget, t.Reserve = b.Bytes+d.counts.allocated.Load(), b.Free-b.Bytes
 	}

@@ -220,7 +220,7 @@ func (d *Device) Free(ts ...device.Tensor) {
 
 // Param makes a trainable tensor, all zero. In bfloat16 the weight of a matrix is a copy that AdamW refreshes.
 func (d *Device) Param(spec device.ParamSpec) *device.Param {
-	p := device.NewParam(spec, d.Alloc, func(value device.Tensor) device.Weight {
+	p := device.NewParam(spec, d.matrixCopy(spec.Rows) != tensor.F32, d.Alloc, func(value device.Tensor) device.Weight {
 		if c := d.matrixCopy(spec.Rows); c != tensor.F32 {
 			return reading(d.Alloc(spec.Name+"."+c.String(), device.StudentWeights, c, spec.Rows, spec.Cols))
 		}

@@ -34,6 +34,10 @@ func (s *Stream) SquaredError(grad, u, t device.Tensor, weight float64) {
 // step is refused.
 func (s *Stream) Verdict(params []*device.Param) {
 	device.CheckVerdict(params)
+	if s.dev.group != nil && sharesAny(params) {
+		s.sharedVerdict(params)
+		return
+	}
 	if table, n := s.paramTable(params); table != 0 || n == 0 {
 		s.touchAll(params)
 		if o := s.begin("Verdict"); o != nil {
@@ -65,6 +69,7 @@ type paramTables struct {
 // paramTable is a list of parameters as the kernels read it: n pieces in device memory.
 type paramTable struct {
 	params []*device.Param
+	norms  bool // of Stream.norms
 	buf    *buffer
 	n      int
 }
@@ -74,19 +79,28 @@ const mostTables = 4
 
 // paramTable returns the table of params; 0 if the stream has failed, or fails, or there is nothing in it.
 func (s *Stream) paramTable(params []*device.Param) (table uint64, n int) {
+	return s.table(params, false)
+}
+
+// table is paramTable, or the table of norms.
+func (s *Stream) table(params []*device.Param, norms bool) (table uint64, n int) {
 	c := &s.dev.params
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, t := range c.tables {
-		if slices.Equal(t.params, params) {
+		if t.norms == norms && slices.Equal(t.params, params) {
 			return t.buf.place.address(), t.n
 		}
 	}
-	pieces := kernel.ParamPieces(s.trainables(params))
+	trainables := s.trainables(params)
+	pieces := kernel.ParamPieces(trainables)
+	if norms {
+		pieces = s.norms(params)
+	}
 	if s.failed() || len(pieces) == 0 {
 		return 0, len(pieces)
 	}
-	all := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(pieces))), len(pieces)*int(unsafe.Sizeof(pieces[0])))
+	all := tableBytes(pieces)
 	buf, err := s.dev.take("parameter table", device.Scratch, int64(len(all)), false)
 	if err != nil {
 		s.fail(err)
@@ -97,7 +111,7 @@ func (s *Stream) paramTable(params []*device.Param) (table uint64, n int) {
 		s.dev.give(c.tables[0].buf)
 		c.tables = slices.Delete(c.tables, 0, 1)
 	}
-	c.tables = append(c.tables, paramTable{slices.Clone(params), buf, len(pieces)})
+	c.tables = append(c.tables, paramTable{slices.Clone(params), norms, buf, len(pieces)})
 	return buf.place.address(), len(pieces)
 }
 
@@ -108,11 +122,14 @@ func (s *Stream) trainables(params []*device.Param) (all []kernel.Trainable) {
 		if s.begin("parameters", p.Value, p.Grad, p.M, p.V, w.t) == nil {
 			return nil
 		}
-		t := kernel.Trainable{W: mat(p.Value), G: mat(p.Grad), M: mat(p.M), V: mat(p.V), Decay: p.Decay}
-		if w.t != p.Value && len(p.Blocks) == 0 { // of blocks, Quantize makes what is read
-			t.Copy = mat(w.t)
+		for _, r := range portions(p) {
+			t := kernel.Trainable{W: mat(r.of(p, device.OfValue)), G: mat(flat(p.Grad, r.lo, r.hi)), M: mat(r.of(p, device.OfM)),
+				V: mat(r.of(p, device.OfV)), Decay: p.Decay}
+			if w.t != p.Value && len(p.Blocks) == 0 { // of blocks, Quantize makes what is read
+				t.Copy = mat(flat(w.t, r.lo, r.hi))
+			}
+			all = append(all, t)
 		}
-		all = append(all, t)
 	}
 	return all
 }

@@ -57,7 +57,10 @@ func (s *Stream) RefreshWeight(p *device.Param) {
 		return
 	}
 	if w := p.Weight.(*weight); w.t != p.Value {
-		s.cast("RefreshWeight", w.t, p.Value)
+		s.cast("RefreshWeight", w.t, p.Staging(device.OfValue))
+	}
+	if p.Shared(device.OfValue) {
+		s.TakeShare(p, device.OfValue)
 	}
 }
 

@@ -187,7 +187,7 @@ func (d *slow) Weight(spec device.WeightSpec) (device.Weight, error) {
 }
 
 func (d *slow) Param(spec device.ParamSpec) *device.Param {
-	return device.NewParam(spec, d.Alloc, func(read device.Tensor) device.Weight {
+	return device.NewParam(spec, false, d.Alloc, func(read device.Tensor) device.Weight {
 		if len(spec.Blocks) > 0 {
 			return d.reads(read)
 		}

@@ -35,7 +35,8 @@ type Target struct {
 	// Budget is the memory that the device holds now or could still get; 0: unknown.
 	Budget int64
 	// Link is how many bytes a second come from page-locked memory of the host, as is assumed; 0: they need not come.
-	Link float64
+	Link  float64
+	Share device.Share // of the training state of models
 	// Reserve is what is free beyond Budget, bytes: for other programs and for what no plan sees.
 	Reserve int64
 }
@@ -125,6 +126,9 @@ func New(t Target) *Device {
 	t.Align = max(1, t.Align)
 	return &Device{target: t, holding: map[*buffer]struct{}{}, ops: map[Op]int{}, repeats: map[any]repetition{}}
 }
+
+// Share is the target's.
+func (d *Device) Share() device.Share { return d.target.Share }
 
 // Info is the target's.
 func (d *Device) Info() device.Info { return d.target.Info }
@@ -249,7 +253,13 @@ func (d *Device) expands(w *weight) {
 // Param counts a trainable tensor: value, gradient and two moments in float32, and the copy of a matrix that products
 // read where it is of another type.
 func (d *Device) Param(spec device.ParamSpec) *device.Param {
-	return device.NewParam(spec, d.Alloc, func(value device.Tensor) device.Weight {
+	copied := spec.Rows > 1 && d.target.Matrices != tensor.Invalid && d.target.Matrices != tensor.F32
+	return device.NewParam(spec, copied, d.Alloc, func(value device.Tensor) device.Weight {
+		if copied && value.Rows != spec.Rows { // of which this rank keeps a share
+			m := d.target.Matrices
+			return &weight{rows: spec.Rows, cols: spec.Cols, Kept: Kept{Types: m.String(),
+				Bytes: d.hold(device.StudentWeights, device.TensorBytes(device.OpFrozen, m, spec.Rows, spec.Cols))}}
+		}
 		if spec.Rows > 1 {
 			return d.Frozen(value)
 		}

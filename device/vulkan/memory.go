@@ -248,7 +248,7 @@ func (d *Device) Param(spec device.ParamSpec) *device.Param {
 	if len(spec.Blocks) > 0 {
 		panic("vulkan: a limit of this device: " + string(device.Quantizes))
 	}
-	return device.NewParam(spec, d.Alloc, d.Frozen)
+	return device.NewParam(spec, false, d.Alloc, d.Frozen)
 }
 
 // temp takes a temp of n bytes.

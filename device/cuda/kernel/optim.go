@@ -77,10 +77,16 @@ type normArgs struct {
 // Scale = min(1, MaxNorm/(‖g‖₂+1e-6)), 1 where MaxNorm is 0, into the record. Finite says whether Σ CE, Σ D and the norm
 // are, and that no Fault was noted; Diverged that they are, and Loss > MaxLoss > 0.
 // Squares are added in float64 in an order that depends on the table alone. It reads 4 bytes per parameter.
-func Verdict(q Queue, pieces uint64, n int) {
+func Verdict(q Queue, pieces uint64, n int) { VerdictOver(q, pieces, n, nil) }
+
+// VerdictOver is Verdict with something between the sums of squares of the n pieces, float64 at sums, and their sum.
+func VerdictOver(q Queue, pieces uint64, n int, between func(sums uint64)) {
 	a := &normArgs{pieces: pieces, sums: q.Scratch(max(8, 8*n)), record: q.Record(), n: int64(n)}
 	if n > 0 {
 		q.Launch(Launch{Module: "optim", Kernel: "optim_norm", Grid: [3]int{n, 1, 1}, Block: optimThreads, Args: unsafe.Pointer(a)})
+	}
+	if between != nil {
+		between(a.sums)
 	}
 	q.Launch(Launch{Module: "optim", Kernel: "optim_verdict", Grid: [3]int{1, 1, 1}, Block: optimFinish, Args: unsafe.Pointer(a)})
 }

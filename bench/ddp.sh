@@ -1,0 +1,176 @@
+#!/bin/bash
+# Measures several GPUs of one machine that train one student: exactness, faults, efficiency beside the same cards alone,
+# and PyTorch DDP. Needs two GPUs and NCCL; DDP needs PyTorch with transformers in python3. Prints one table per part.
+# usage: bench/ddp.sh APR DIR
+#   LIMIT=SECONDS  begins no measurement after so many seconds, and ends each by then (330)
+#   ONLY="exact world speed ddp faults"  parts, in this order
+#   PAIRS="7b:0.5b 1.5b:0.5b"  BATCH=8 (rows of each GPU)  SEQ=1024
+# About: exact 30 s, world 30 s, speed 60 s a pair and 40 s with fp8, ddp 60 s a pair, faults 40 s.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+apr=$(realpath "$1") out=$2
+mkdir -p "$out"
+out=$(realpath "$out")
+limit=${LIMIT:-330} batch=${BATCH:-8} seq=${SEQ:-1024} pairs=${PAIRS:-7b:0.5b 1.5b:0.5b}
+temp=$(mktemp -d)
+trap 'rm -rf "$temp"' EXIT
+export NCCL_NVLS_ENABLE=0
+log=$out/ranks-main.txt
+: >"$log"
+say() { echo "$*" | tee -a "$log"; }
+timed() { # SECONDS NAME COMMAND…: what it says is in $temp/NAME.out and .err
+	local s=$((limit - SECONDS)) name=$2 t0=$SECONDS rc
+	[ "$s" -gt "$1" ] && s=$1
+	shift 2
+	if [ "$s" -lt 3 ]; then
+		say "$name: left out, no time"
+		return 1
+	fi
+	timeout -k 2 "$s" "$@" >"$temp/$name.out" 2>"$temp/$name.err"
+	rc=$?
+	[ $rc = 0 ] && return 0
+	say "$name: ended with $rc after $((SECONDS - t0)) s: $(tail -n 3 "$temp/$name.err" | cut -c1-500 | tr '\n' ' ')"
+	return $rc
+}
+asked() { [[ " ${ONLY:-exact world speed ddp faults} " == *" $1 "* ]]; }
+
+text=examples/gosrc/data/gosrc-val.jsonl.zst
+common="examples/gosrc/teacher.apr --student-config examples/gosrc/student-config.json -d $text --val-fraction 0 --seq-len 256
+	--control none --samples 0 --no-progress --backend cuda --teacher-backend cublas"
+
+exact() { # gradients of one GPU and of two
+	timed 40 exact-1 "$apr" distill $common --batch-size 16 --steps 1 --dtype f32 -o "$temp/e1"
+	timed 40 exact-2 "$apr" distill $common --batch-size 16 --steps 1 --dtype f32 --gpus 2 -o "$temp/e2"
+	timed 40 bits-1 "$apr" distill $common --batch-size 16 --steps 5 --gpus 2 -o "$temp/b1"
+	timed 40 bits-2 "$apr" distill $common --batch-size 16 --steps 5 --gpus 2 -o "$temp/b2"
+	python3 - "$temp" <<-'PY' 2>&1 | tee -a "$log"
+		import sys, json, struct, glob, array
+		t = sys.argv[1]
+		def read(run):  # the first moments after one step are 0.1 times the clipped gradient
+		    f = sorted(glob.glob(f"{t}/{run}/checkpoints/**/*.safetensors", recursive=True))[-1]
+		    raw = open(f, "rb").read(); n = struct.unpack("<Q", raw[:8])[0]; head = json.loads(raw[8:8 + n]); got = {}
+		    for k, v in head.items():
+		        if k.startswith("optimizer.m."):
+		            a, b = v["data_offsets"]; x = array.array("f"); x.frombytes(raw[8 + n + a:8 + n + b]); got[k] = x
+		    return got
+		try:
+		    a, b = read("e1"), read("e2"); assert a.keys() == b.keys() and a
+		    def rel(keys): return (sum((p - q) ** 2 for k in keys for p, q in zip(a[k], b[k])) / sum(p * p for k in keys for p in a[k])) ** .5
+		    worst = max(((rel([k]), k) for k in a if any(a[k])))
+		    print(f"exactness: float32 gradient of 1 and 2 GPUs, relative L2 {rel(a):.2e} over all {len(a)} tensors, worst {worst[0]:.2e} ({worst[1]}); 1e-5 wanted")
+		except Exception as e: print("exactness: not measured:", e)
+	PY
+	cmp -s "$temp/b1/student.apr" "$temp/b2/student.apr" && say "bits: two runs on 2 GPUs are equal" || say "bits: two runs on 2 GPUs DIFFER"
+}
+
+world() { # a rank dies mid-run under =world, and the run goes on
+	local flags="$common --batch-size 16 --deterministic=world --steps 60 --checkpoint-every 10" pid child
+	timed 60 world-1 "$apr" distill $flags -o "$temp/w1"
+	timed 60 world-2 "$apr" distill $flags --gpus 2 -o "$temp/w2"
+	[ $((limit - SECONDS)) -gt 20 ] || return
+	timeout -k 2 60 "$apr" distill $flags --gpus 2 -o "$temp/w3" >/dev/null 2>"$temp/w3.err" &
+	pid=$!
+	for _ in $(seq 200); do
+		[ -d "$temp/w3/checkpoints" ] && ls "$temp/w3/checkpoints" | grep -q step-.*0 && break
+		sleep .1
+	done
+	child=$(pgrep -f "$temp/w3" | sort -n | tail -n 1)
+	kill -KILL "$child" 2>/dev/null
+	wait $pid
+	say "killed: process $child; rank 0 ended with $?: $(grep -o 'rank [0-9] of 2[^"]*' "$temp/w3.err" | tail -n 1)"
+	timed 60 world-3 "$apr" distill $flags --gpus 2 -o "$temp/w3" --resume
+	sha256sum "$temp"/w[123]/student.apr | sed "s|$temp/||" | tee -a "$log"
+	[ "$(sha256sum <"$temp/w1/student.apr")" = "$(sha256sum <"$temp/w3/student.apr")" ] && say "=world: killed and continued on 2 GPUs has the bits of 1 GPU undisturbed" || say "=world: bits DIFFER"
+}
+
+step() { # NAME WORLD DEVICES FLAGS…
+	local name=$1 n=$2 devices=$3
+	shift 3
+	CUDA_VISIBLE_DEVICES=$devices timed 75 "$name" "$apr" bench --backend cuda --shape "$pair" --random-weights --batch-size "$batch" --seq-len "$seq" \
+		--warmup 8 --iterations 30 $([ "$n" = 1 ] && echo --floor 0 --peak-size 1024 || echo --world-size "$n") "$@" --no-progress --json &&
+		cp "$temp/$name.out" "$out/ranks-$name.json"
+}
+speed() { # NAME FLAGS…: both cards alone at the same time, then together
+	local way=$1 name=${pair//:/-}
+	shift
+	step "alone0-$name-$way" 1 0 "$@" &
+	step "alone1-$name-$way" 1 1 "$@"
+	wait
+	step "both-$name-$way" 2 0,1 "$@"
+	python3 - "$out" "$name-$way" <<-'PY' 2>&1 | tee -a "$log"
+		import json, sys
+		out, name = sys.argv[1:]
+		try:
+		    alone = [json.load(open(f"{out}/ranks-alone{i}-{name}.json")) for i in (0, 1)]; both = json.load(open(f"{out}/ranks-both-{name}.json"))
+		    a = [j["step"]["tokens_per_second"] for j in alone]; b = both["step"]["tokens_per_second"]
+		    gib = lambda j, k: j["peak_memory"].get(k, 0) / 2**30
+		    print(f"speed {name}: alone {a[0]:.0f} and {a[1]:.0f}, together {b:.0f} tokens/s: efficiency {100 * b / sum(a):.1f} %; step {both['step']['median_ms']:.1f} ms, p95 {both['step']['p95_ms']:.1f}; optimizer {both['step']['phases_ms'].get('optimizer', 0):.2f} ms, alone {alone[0]['step']['phases_ms'].get('optimizer', 0):.2f}")
+		    print(f"memory {name}: alone {gib(alone[0], 'device'):.2f} (in use {gib(alone[0], 'device_in_use'):.2f}), together {gib(both, 'device'):.2f} GiB a GPU (in use {gib(both, 'device_in_use'):.2f}), over the plan {both.get('memory_over_plan')}")
+		except Exception as e: print(f"speed {name}: not measured:", e)
+	PY
+}
+
+ddp() {
+	timed 100 "ddp-${pair//:/-}" python3 -m torch.distributed.run --standalone --nproc-per-node 2 bench/peer/torch_kd_ddp.py "$pair" "$batch" "$seq" 15
+	grep RESULT "$temp/ddp-${pair//:/-}.out" | tee -a "$log" "$out/ranks-ddp-${pair//:/-}.txt"
+}
+
+fault() { # NAME: what is done to rank 1 of a run that began
+	local how=$1 dir=$temp/f-$1 flags="$common --batch-size 16 --steps 100000 --stall-timeout 6s --checkpoint-every 20" pid child t0 rc
+	if [ "$how" = pulled ]; then
+		export APR_RANK_SECRET=bench
+		python3 -c '
+import socket, threading, sys, time, os
+s = socket.create_server(("127.0.0.1", 29701)); c, _ = s.accept()
+for _ in range(300):
+    try: d = socket.create_connection(("127.0.0.1", 29700)); break
+    except OSError: time.sleep(.1)
+def pump(a, b):
+    while True:
+        x = a.recv(65536)
+        if not x: return
+        b.sendall(x)
+for a, b in ((c, d), (d, c)): threading.Thread(target=pump, args=(a, b), daemon=True).start()
+while not os.path.exists(sys.argv[1]): time.sleep(.1)
+for x in (c, d): x.shutdown(socket.SHUT_RDWR)
+' "$temp/pull" &
+		CUDA_VISIBLE_DEVICES=1 timeout -k 2 50 "$apr" distill $flags --rank 1 --world-size 2 --rendezvous 127.0.0.1:29701 -o "$dir-1" >/dev/null 2>"$temp/f1.err" &
+		timeout -k 2 50 "$apr" distill $flags --rank 0 --world-size 2 --rendezvous 127.0.0.1:29700 -o "$dir" >/dev/null 2>"$temp/f.err" &
+	else
+		timeout -k 2 50 "$apr" distill $flags --gpus 2 -o "$dir" >/dev/null 2>"$temp/f.err" &
+	fi
+	pid=$!
+	for _ in $(seq 250); do
+		[ -s "$dir/steps.jsonl" ] && [ "$(wc -l <"$dir/steps.jsonl")" -gt 25 ] && break
+		sleep .1
+	done
+	t0=$(date +%s.%N)
+	if [ "$how" = pulled ]; then
+		touch "$temp/pull"
+	else
+		child=$(pgrep -f "$dir" | sort -n | tail -n 1)
+		kill -STOP "$child"
+	fi
+	wait $pid
+	rc=$?
+	say "$how: rank 0 ended with $rc after $(awk "BEGIN{printf \"%.1f\", $(date +%s.%N) - $t0}") s: $(grep -o 'rank [0-9] of 2[^"\\]*' "$temp/f.err" | tail -n 1)"
+	[ "$how" = pulled ] || kill -KILL "$child" 2>/dev/null
+	"$apr" runs verify-checkpoints "$dir" >/dev/null 2>&1
+	wait
+}
+
+"$apr" gpu 2>&1 | head -n 6 | tee -a "$log"
+asked exact && exact
+asked world && world
+if asked speed; then
+	for pair in $pairs; do speed bf16; done
+fi
+if asked ddp; then
+	for pair in $pairs; do ddp; done
+fi
+if asked speed; then
+	pair=${pairs%% *}
+	speed fp8 --teacher-backend q4k --teacher-gemm fp8
+fi
+asked faults && { fault stopped; fault pulled; }
+say "measured in $SECONDS s"
