@@ -30,7 +30,7 @@ func (f *File) stepTime(n int, tokens float64, teaches bool) (seconds, exposed f
 	if g.Zero1 && n > 1 {
 		wire = f.Links.gather(n, g.Weights)
 	}
-	if teaches == withTeacher {
+	if teaches {
 		compute = p.Teacher
 	}
 	wait()
