@@ -11,11 +11,14 @@ import (
 	"time"
 
 	"apr/collective"
+	"apr/device"
+	"apr/tensor"
 )
 
 // Collective operations that are measured.
 const (
 	SumRanks      = "sum"
+	SumTree       = "tree sum" // whose bits do not depend on the number of ranks
 	ReduceScatter = "reduce-scatter"
 	AllGather     = "all-gather"
 	BroadcastAll  = "broadcast"
@@ -56,7 +59,7 @@ type CollectiveRow struct {
 func busFactor(operation string, n int) float64 {
 	part := float64(n-1) / float64(n)
 	switch operation {
-	case SumRanks:
+	case SumRanks, SumTree:
 		return 2 * part
 	case ReduceScatter, AllGather:
 		return part
@@ -192,4 +195,49 @@ func SocketsGroup(ctx context.Context, ranks int) (*Communicator, error) {
 		return nil, err
 	}
 	return hostGroup("sockets", "through rank 0, binary tree there", "TCP on 127.0.0.1", comms), nil
+}
+
+// DeviceGroup joins devices and measures the sums that go from memory to memory: NCCL's own algorithm, and the binary
+// tree whose bits do not depend on the number of ranks. The devices are closed with the group.
+func DeviceGroup(devices []device.Joiner) (*Communicator, error) {
+	id, err := devices[0].GroupID()
+	if err != nil {
+		return nil, err
+	}
+	streams, failed := make([]device.Exchanger, len(devices)), make([]error, len(devices))
+	var wg sync.WaitGroup
+	for rank, d := range devices {
+		wg.Go(func() {
+			if failed[rank] = d.Join(rank, len(devices), id); failed[rank] == nil {
+				streams[rank] = d.NewStream().(device.Exchanger)
+			}
+		})
+	}
+	wg.Wait()
+	if err := errors.Join(failed...); err != nil {
+		return nil, err
+	}
+	buffers := make([]map[int]device.Tensor, len(devices))
+	c := &Communicator{Name: "nccl", Algorithm: "NCCL's choice, or the binary tree", Topology: "GPUs of one machine",
+		Ranks: len(devices), Operations: []string{SumRanks, SumTree}}
+	c.Do = func(rank int, operation string, n int) error {
+		if buffers[rank] == nil {
+			buffers[rank] = map[int]device.Tensor{}
+		}
+		x, ok := buffers[rank][n]
+		if !ok {
+			x = devices[rank].Alloc(fmt.Sprint("sum of ", n), device.Gradients, tensor.F32, 1, n)
+			streams[rank].Zero(x)
+			buffers[rank][n] = x
+		}
+		streams[rank].SumRanks(operation == SumTree, x)
+		var first [1]float32
+		return streams[rank].Download(first[:], x.ColRange(0, 1))
+	}
+	c.Close = func() {
+		for _, d := range devices {
+			_ = d.Close() // nothing is lost
+		}
+	}
+	return c, nil
 }

@@ -60,7 +60,7 @@ func benchCommand() *cli.Command {
 			"apr bench --shape qwen2.5-7b:qwen2.5-0.5b --random-weights --backend cuda --batch-size 8 --seq-len 1024\n" +
 			"apr bench --shape qwen2.5-7b:qwen2.5-0.5b --random-weights --lora --lora-rank 16\n" +
 			"apr bench student.apr --kd teacher.gguf --quantize-aware q4_k_m\n" +
-			"apr bench --collectives --ranks 4",
+			"apr bench --collectives --world-size 4",
 		Exits: []fault.Kind{fault.NotFound, fault.Format, fault.Invalid, fault.Load, fault.IO, fault.Inference, fault.Unavailable, fault.Network, fault.HTTP404, fault.Stopped, fault.Memory, fault.UnsafePath},
 		Options: append([]cli.Option{
 			{Name: "file", Arg: true, Model: true, Value: cli.String(&o.file, ""), Help: "model, or config.json with --kd"},

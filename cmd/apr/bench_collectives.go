@@ -2,18 +2,20 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	"apr/bench"
+	"apr/device"
 	"apr/internal/cli"
 	"apr/internal/fault"
 )
 
 // collectiveNames are the options of --collectives alone.
-var collectiveNames = []string{"communicator", "ranks", "sizes"}
+var collectiveNames = []string{"communicator", "sizes"}
 
 // collectiveOptions are those of --collectives.
 func (o *benchOptions) collectiveOptions() []cli.Option {
@@ -22,7 +24,6 @@ func (o *benchOptions) collectiveOptions() []cli.Option {
 			Help: "measure latency and bandwidth of the collectives of ranks on this machine"},
 		{Name: "communicator", Value: cli.Enum(&o.communicator, "all", "all", "local", "sockets", "nccl"),
 			Help: "with --collectives: goroutines of one process, TCP, or NCCL between GPUs; all = those there are"},
-		{Name: "ranks", Value: cli.Int(&o.ranks, 2).In(2, 64), Help: "with --collectives: number of ranks"},
 		{Name: "sizes", Value: cli.Checked(&o.sizes, "4KiB,64KiB,1MiB,16MiB", checkSizes),
 			Help: "with --collectives: bytes of float32 that are exchanged, with commas between"},
 	}
@@ -59,13 +60,17 @@ type collectivesResult struct {
 	Left  []string              `json:"not_measured"` // communicators, and why
 }
 
+// mostMeasured bounds the ranks.
+const mostMeasured = 64
+
 // perCollective is how long a size of an operation is measured.
 const perCollective = 200 * time.Millisecond
 
 // runCollectives measures.
 func (o *benchOptions) runCollectives(ctx context.Context, e *cli.Env) (cli.Result, error) {
+	own := append([]string{"collectives", "world-size"}, collectiveNames...)
 	for _, v := range e.Settings {
-		if v.Name != "collectives" && !slices.Contains(collectiveNames, v.Name) && e.Settings.Changed(v.Name) {
+		if !slices.Contains(own, v.Name) && e.Settings.Changed(v.Name) {
 			return nil, fault.New(fault.Usage, "--%s has no effect with --collectives", v.Name)
 		}
 	}
@@ -73,8 +78,14 @@ func (o *benchOptions) runCollectives(ctx context.Context, e *cli.Env) (cli.Resu
 	if err != nil {
 		return nil, fault.New(fault.Usage, "--sizes: %w", err)
 	}
+	switch o.ranks = o.worldSize; {
+	case !e.Settings.Given("world-size"):
+		o.ranks = 2
+	case o.ranks < 2 || o.ranks > mostMeasured:
+		return nil, fault.New(fault.Usage, "--collectives with --world-size %d: from 2 to %d ranks", o.ranks, mostMeasured)
+	}
 	r := &collectivesResult{Ranks: o.ranks, Rows: []bench.CollectiveRow{}, Left: []string{}}
-	groups, err := o.groups(ctx, r)
+	groups, err := o.groups(ctx, e, r)
 	if err != nil {
 		return nil, err
 	}
@@ -100,14 +111,15 @@ func (o *benchOptions) runCollectives(ctx context.Context, e *cli.Env) (cli.Resu
 }
 
 // groups makes the communicators that are asked for. With all, one that is not there is said and left out.
-func (o *benchOptions) groups(ctx context.Context, r *collectivesResult) (all []*bench.Communicator, err error) {
+func (o *benchOptions) groups(ctx context.Context, e *cli.Env, r *collectivesResult) (all []*bench.Communicator,
+	err error) {
 	for _, c := range []struct {
 		name string
 		make func() (*bench.Communicator, error)
 	}{
 		{"local", func() (*bench.Communicator, error) { return bench.LocalGroup(o.ranks), nil }},
 		{"sockets", func() (*bench.Communicator, error) { return bench.SocketsGroup(ctx, o.ranks) }},
-		{"nccl", o.ncclGroup},
+		{"nccl", func() (*bench.Communicator, error) { return o.ncclGroup(e) }},
 	} {
 		if o.communicator != "all" && o.communicator != c.name {
 			continue
@@ -128,9 +140,36 @@ func (o *benchOptions) groups(ctx context.Context, r *collectivesResult) (all []
 	return all, nil
 }
 
-// ncclGroup are ranks on GPUs.
-func (o *benchOptions) ncclGroup() (*bench.Communicator, error) {
-	return nil, fault.New(fault.Unavailable, "not built yet: collectives between GPUs")
+// ncclGroup are ranks that are goroutines of this process, each with a GPU of its own.
+func (o *benchOptions) ncclGroup(e *cli.Env) (g *bench.Communicator, err error) {
+	n, why := gpuCount()
+	if n < o.ranks {
+		err := fault.New(fault.Unavailable, "%d ranks need as many GPUs: this machine has %d", o.ranks, n)
+		if why != nil {
+			err = err.Because(why)
+		}
+		return nil, err
+	}
+	var all []device.Joiner
+	defer func() {
+		if err != nil {
+			for _, d := range all {
+				err = errors.Join(err, d.Close())
+			}
+		}
+	}()
+	for rank := range o.ranks {
+		d, err := (backend{name: "cuda", dtype: "auto", index: rank}).cuda(e)
+		if err != nil {
+			return nil, err
+		}
+		if all = append(all, d); rank == 0 {
+			if err := d.CanJoin(); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return bench.DeviceGroup(all)
 }
 
 // Text prints the table.

@@ -78,7 +78,7 @@ func (o *distillOptions) party(e *cli.Env) (*party, error) {
 	if p.least, p.most, err = o.elastic(); err != nil {
 		return nil, err
 	}
-	if o.Rank < 0 && o.WorldSize == 0 && o.Rendezvous == "" && o.joins() {
+	if o.Rank < 0 && o.WorldSize == 0 && o.Rendezvous == "" && o.joins(e) {
 		if done, err := p.launched(e, o); done || err != nil {
 			return p, err
 		}
@@ -200,9 +200,24 @@ func (p *party) onMachine(e *cli.Env, o *distillOptions, m launcher.Meeting) (bo
 	return true, nil
 }
 
-// joins reports whether a launcher's variables make this process one of several ranks: not where the device is not
-// known before it is opened.
-func (o *distillOptions) joins() bool { return o.Backend == "cpu" || o.Backend == "cuda" }
+// joins reports whether a launcher's variables make this process one of several ranks. With --backend auto they do
+// where there are GPUs: all ranks then compute on CUDA, and one whose GPU cannot be used ends the run.
+func (o *distillOptions) joins(e *cli.Env) bool {
+	switch o.Backend {
+	case "cpu", "cuda":
+		return true
+	case "auto":
+		m, err := launcher.Meet(e.Getenv)
+		if err == nil && m.World < 2 && m.Nodes == 0 {
+			return false
+		}
+		if n, _ := gpuCount(); n > 0 {
+			o.Backend = "cuda"
+			return true
+		}
+	}
+	return false
+}
 
 // silenceLimit is how long a rank may be silent before it counts as lost, unless --stall-timeout is less.
 const silenceLimit = 30 * time.Second
@@ -292,8 +307,8 @@ func (p *party) check(dev *opened) error {
 	if !p.several() || dev.gpu == nil {
 		return nil
 	}
-	if n, err := dev.gpu.Devices(); err == nil && p.children != nil && p.firstDevice+p.world > n {
-		return fault.New(fault.Unavailable, "%d ranks from GPU %d on: this machine has %d", p.world, p.firstDevice, n).
+	if n, err := dev.gpu.Devices(); err == nil && p.children != nil && p.firstDevice+p.local > n {
+		return fault.New(fault.Unavailable, "%d ranks from GPU %d on: this machine has %d", p.local, p.firstDevice, n).
 			WithHint("--world-size %d, or ranks on other machines by torchrun or srun", max(1, n-p.firstDevice)).
 			WithID("E-RANKS-036")
 	}

@@ -161,8 +161,8 @@ func (f *folder) explain(err error, unseen, seen []string) error {
 	}
 	var hints []string
 	if len(unseen) > 0 {
-		hints = append(hints, fmt.Sprintf("%s left no trace of ranks %s: they have not started, or the folder is not shared "+
-			"between the machines", f.dir, strings.Join(unseen, ", ")))
+		hints = append(hints, fmt.Sprintf("%s has no trace of rank %s: not started, or the folder is not shared between the "+
+			"machines", f.dir, strings.Join(unseen, ", ")))
 	}
 	if len(seen) > 0 {
 		hints = append(hints, "in the folder were "+strings.Join(seen, ", ")+"; those that are missing do not reach this "+

@@ -52,6 +52,7 @@ func haveGPUs(t *testing.T, n int) {
 func TestWhichRanks(t *testing.T) {
 	pet := "PET_NNODES=2 PET_NPROC_PER_NODE=4 PET_NODE_RANK=1 PET_MASTER_ADDR=h PET_MASTER_PORT=9"
 	job := "JOB_COMPLETION_INDEX=1 APR_JOB_PODS=3 APR_JOB_RANKS=2 APR_JOB_MASTER=j-0.j APR_JOB_PORT=29400"
+	torchrun := "RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 MASTER_ADDR=h MASTER_PORT=9"
 	none := fault.Kind(0)
 	for _, tt := range []struct {
 		name, env, args string
@@ -79,6 +80,13 @@ func TestWhichRanks(t *testing.T) {
 			"APR_DISTILL_WORLD_SIZE=4 APR_DISTILL_RENDEZVOUS=h:1", "--gpus 4 --device 1", 0, 2, 4, 0, 3, "h:1", none, ""},
 		{"a wrong device", "APR_RANK_STARTED=1 APR_RANK_DEVICE=x", "", 0, 0, 0, 0, 0, "", fault.Usage, "APR_RANK_DEVICE"},
 
+		{"torchrun, GPUs", torchrun, "", 2, 1, 2, 0, 1, "h:9", none, ""},
+		{"torchrun and --gpus", torchrun, "--gpus all", 2, 1, 2, 0, 1,
+			"h:9", none, ""},
+		{"torchrun without GPUs", "RANK=1 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=9", "", 0, 0, 0, 0, 0, "",
+			fault.Unavailable, "WORLD_SIZE: is 2"},
+		{"nobody beside GPUs", "", "", 2, 0, 1, 0, 0, "", none, ""},
+		{"machines of PET, a rank for each GPU", pet + " PET_NPROC_PER_NODE=gpu", "", 3, 3, 6, 3, 0, "h:9", none, ""},
 		{"machines of PET", pet, "--backend cpu", 0, 4, 8, 4, 0, "h:9", none, ""},
 		{"the first of them", pet + " PET_NODE_RANK=0", "--backend cpu", 0, 0, 8, 4, 0, "h:9", none, ""},
 		{"without a port", pet + " PET_MASTER_PORT=", "--backend cpu", 0, 4, 8, 4, 0, "h:29500", none, ""},
@@ -188,7 +196,7 @@ func TestFolderIsNotShared(t *testing.T) {
 	ctx := context.Background()
 	a, b := t.TempDir(), t.TempDir()
 	_, err := atFolder(t, a, 0, 3, 100*time.Millisecond).meet(ctx, nil)
-	for _, want := range []string{"ranks 1, 2 of 3 did not arrive", "left no trace of ranks 1, 2", "is not shared"} {
+	for _, want := range []string{"ranks 1, 2 of 3 did not arrive", "has no trace of rank 1, 2", "is not shared"} {
 		if fault.KindOf(err) != fault.Network || !strings.Contains(flat(err), want) {
 			t.Errorf("%q: want %q", flat(err), want)
 		}
@@ -201,7 +209,7 @@ func TestFolderIsNotShared(t *testing.T) {
 	dir := t.TempDir()
 	_ = atFolder(t, dir, 1, 3, time.Second) // it leaves its mark and does not come
 	_, err = atFolder(t, dir, 0, 3, 100*time.Millisecond).meet(ctx, nil)
-	if !strings.Contains(flat(err), "in the folder were rank 1") || !strings.Contains(flat(err), "trace of ranks 2:") {
+	if !strings.Contains(flat(err), "in the folder were rank 1") || !strings.Contains(flat(err), "trace of rank 2:") {
 		t.Errorf("%v", flat(err))
 	}
 	contracttest.Cases(t, 3)
