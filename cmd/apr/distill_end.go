@@ -88,7 +88,8 @@ func perplexityText(n runlog.Number) string {
 // base says that there was no teacher.
 func printScores(p *cli.Page, base bool, scores []report.Score, canaries []report.Canary) {
 	var rows [][]string
-	for _, s := range report.Shown(base, scores) {
+	scores = report.Shown(base, scores)
+	for _, s := range scores {
 		bits := "–"
 		if s.BitsPerByte > 0 {
 			bits = number4(s.BitsPerByte)
@@ -106,7 +107,7 @@ func printScores(p *cli.Page, base bool, scores []report.Score, canaries []repor
 	p.Table([]string{"held-out text", ">nats/token", ">± 95 %", ">perplexity", ">bits/byte", as, ">KL"}, rows)
 	p.Printf("\n")
 	if note := report.DraftNote(scores); note != "" {
-		p.Printf("%s\n\n", cli.Wrap(note, p.Columns()))
+		p.Printf("%s\n\n", cli.Wrap(cli.AsCalled(note), p.Columns()))
 	}
 }
 
