@@ -218,7 +218,7 @@ func DeviceGroup(devices []device.Joiner) (*Communicator, error) {
 		return nil, err
 	}
 	buffers := make([]map[int]device.Tensor, len(devices))
-	c := &Communicator{Name: "nccl", Algorithm: "NCCL's choice, or the binary tree", Topology: "GPUs of one machine",
+	c := &Communicator{Name: "nccl", Algorithm: "NCCL's choice; tree sum: binary tree", Topology: "GPUs of one machine",
 		Ranks: len(devices), Operations: []string{SumRanks, SumTree}}
 	c.Do = func(rank int, operation string, n int) error {
 		if buffers[rank] == nil {
