@@ -15,6 +15,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -161,13 +162,13 @@ func (o options) load(dev device.Device, s device.Stream) (big, student *model.M
 }
 
 // run measures and prints.
-func (o options) run(ctx context.Context) error {
+func (o options) run(ctx context.Context) (err error) {
 	begun := time.Now()
 	dev, closeDevice, err := o.open()
 	if err != nil {
 		return err
 	}
-	defer closeDevice()
+	defer func() { err = errors.Join(err, closeDevice()) }()
 	s := dev.NewStream()
 	big, student, err := o.load(dev, s)
 	if err != nil {
