@@ -12,7 +12,8 @@ import (
 )
 
 // A device may be joined with those of other ranks by NCCL: each rank is a device of its own, mostly in a process of
-// its own. What goes over the ranks is queued like any other operation, on the device's stream.
+// its own. What goes over the ranks is queued like any other operation, on the device's stream: it takes its turn after
+// the backward pass, and nothing computes beside it.
 
 // group is a device's place among the ranks; nil: it has not joined any.
 type group struct {
