@@ -6,7 +6,7 @@ import "apr/tensor"
 const GroupIDBytes = 128
 
 // Joiner is a Device that can be joined with the devices of other ranks of a run, so that sums over the ranks go from
-// memory to memory. A device belongs to one group at a time.
+// memory to memory, past the host. A device belongs to one group at a time.
 type Joiner interface {
 	Device
 	// CanJoin returns nil if what joining needs is there: else a fault of kind Unavailable says what was looked for.
