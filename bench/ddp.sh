@@ -64,7 +64,7 @@ exact() { # gradients of one GPU and of two
 }
 
 world() { # a rank dies mid-run under =world, and the run goes on
-	local flags="$common --batch-size 16 --deterministic=world --steps 60 --checkpoint-every 10" pid child
+	local flags="$common --batch-size 16 --deterministic=world --steps 600 --checkpoint-every 100" pid child
 	timed 60 world-1 "$apr" distill $flags -o "$temp/w1"
 	timed 60 world-2 "$apr" distill $flags --gpus 2 -o "$temp/w2"
 	[ $((limit - SECONDS)) -gt 20 ] || return
@@ -120,7 +120,7 @@ ddp() {
 }
 
 fault() { # NAME: what is done to rank 1 of a run that began
-	local how=$1 dir=$temp/f-$1 flags="$common --batch-size 16 --steps 100000 --stall-timeout 6s --checkpoint-every 20" pid child t0 rc
+	local how=$1 dir=$temp/f-$1 flags="$common --batch-size 16 --steps 100000 --stall-timeout 10s --checkpoint-every 20" pid child t0 rc
 	if [ "$how" = pulled ]; then
 		export APR_RANK_SECRET=bench
 		python3 -c '

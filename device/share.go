@@ -3,7 +3,7 @@ package device
 import "apr/tensor"
 
 // Share says which part of the training state of a parameter a rank keeps (ZeRO-1; Rajbhandari et al. 2020,
-// arXiv:1910.02054). The zero Share keeps all of it.
+// arXiv:1910.02054). The zero Share, or a World of 1, keeps all of it.
 type Share struct{ Rank, World int }
 
 // ShareUnit is what shares are multiples of, in elements: those that a device adds the squares of at a time, so that a
