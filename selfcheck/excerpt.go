@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	maxProducts = 4 << 30 // products of elements that the host computes: about a second on two cores
+	maxProducts = 4 << 30 // products of two numbers that the host computes: about a second on two cores
 	excerptRows = 4096    // of the vocabulary, in an excerpt
 )
 
