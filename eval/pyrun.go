@@ -17,8 +17,8 @@ import (
 //	tests ── calls, data ──▶ program
 //	      ◀── data, calls of what it was given ──
 //
-// Each has a directory of its own, the same walls and limits of its own. The tests' interpreter gets all texts before
-// the other one starts: nobody else can write to it then.
+// Each has a directory and limits of its own behind the same walls; files that the tests name cross by their content.
+// The tests' interpreter gets all texts before the other one starts: nobody else can write to it then.
 func (r *Programs) runPython(ctx context.Context, p Problem, completion, word string) (res sandbox.Result, err error) {
 	program, tests := p.Program+completion+"\n", p.Test+"\n"
 	if p.Style != "mbpp" {
