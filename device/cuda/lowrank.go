@@ -1,8 +1,6 @@
 package cuda
 
 import (
-	"os"
-
 	"apr/device"
 	"apr/device/cuda/blas"
 	"apr/device/cuda/kernel"
@@ -52,20 +50,14 @@ func (s *Stream) LowRank(y, m, u, x device.Tensor, l device.LowRank, act device.
 
 var _ device.GatedAdapters = (*Stream)(nil)
 
-// GatedAdaptersVariable is the environment variable that, set to 1, lets one kernel make the product of a gated layer
-// with adapters. Without it MatMul and LowRank do, until a card has shown that the kernel is right.
-const GatedAdaptersVariable = "APR_CUDA_GATED_ADAPTERS"
-
-func gatedAdapters() bool { return os.Getenv(GatedAdaptersVariable) == "1" }
-
 // ServesLowRankGLU reports whether one kernel makes the product of a gated layer with adapters: of SiLU, on compute
-// capability 9.0, for so many rows that MatMulGLU would be one kernel too, where GatedAdaptersVariable asks for it.
+// capability 9.0, for so many rows that MatMulGLU would be one kernel too.
 func (s *Stream) ServesLowRankGLU(
 	m, gu, x, u device.Tensor, w device.Weight, l device.LowRank, act device.Activation,
 ) bool {
 	device.CheckMatMulLowRankGLU(m, gu, x, u, w, l, act)
 	wt := w.(*weight)
-	if !gatedAdapters() || s.failed() || act != device.SiLU || wt.fp8 != nil || wt.reads(x.Rows) || x.Rows < fusedRows ||
+	if s.failed() || act != device.SiLU || wt.fp8 != nil || wt.reads(x.Rows) || x.Rows < fusedRows ||
 		s.dev.target() != manifest.Hopper || wt.parts != nil && !s.expandsHere(wt) {
 		return false
 	}

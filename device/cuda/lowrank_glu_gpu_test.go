@@ -15,7 +15,6 @@ import (
 // TestLowRankGLU: the product of a gated layer with its adapters in one kernel agrees with the product, then the
 // adapters, and repeats its bits; where all B are zero it has those of the product alone.
 func TestLowRankGLU(t *testing.T) {
-	t.Setenv(cuda.GatedAdaptersVariable, "1")
 	findDriver(t)
 	d := open(t, cuda.Options{})
 	defer d.Close()
