@@ -102,8 +102,24 @@ func nagaVersion() (string, error) {
 	return "naga " + string(m[1]), nil
 }
 
+var localArray = regexp.MustCompile(`(?m)^\s+var (\w+): array<[^;=]*>;`)
+
+// unset returns an array of a function that nothing sets to zero. The language says that all are zero; naga leaves
+// what was there, which is zero on llvmpipe and not on a GPU.
+func unset(source string) string {
+	for _, m := range localArray.FindAllStringSubmatch(source, -1) {
+		if !regexp.MustCompile(`\b` + m[1] + `\[i\] = (vec4<f32>\()?0\.0`).MatchString(source) {
+			return m[1]
+		}
+	}
+	return ""
+}
+
 // compile returns the SPIR-V of a kernel.
 func compile(work, compiler string, t manifest.Text) ([]byte, error) {
+	if v := unset(t.Source); v != "" {
+		return nil, fmt.Errorf("array %s has no value: set %s[i] to 0.0 in a loop after its declaration", v, v)
+	}
 	in, out := filepath.Join(work, t.Name+".wgsl"), filepath.Join(work, t.Name+".spv")
 	if err := os.WriteFile(in, []byte(t.Source), 0o600); err != nil {
 		return nil, err

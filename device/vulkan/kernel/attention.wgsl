@@ -47,6 +47,7 @@ fn run(group: u32, lane: u32) {
   if (args.kept != 0u && lane == 0u) { lse[args.lse_at + row * args.lse_row + head] = most + log_(all); }
 
   var out: array<f32, 8>;
+  for (var i = 0u; i < 8u; i++) { out[i] = 0.0; } // nothing else sets it
   for (var tile = low; tile <= own; tile += 64u) {
     var p = 0.0;
     if (tile + lane <= own) { p = exp_(score(first_key + (tile + lane) * args.k_row) - most); }

@@ -28,6 +28,10 @@ fn run(group: u32, lane: u32) {
   }
   var out_k: array<f32, 8>;
   var out_v: array<f32, 8>;
+  for (var i = 0u; i < 8u; i++) { // nothing else sets them
+    out_k[i] = 0.0;
+    out_v[i] = 0.0;
+  }
   for (var h = 0u; h < args.shared_by; h++) {
     let column = (kv_head * args.shared_by + h) * args.dim;
     for (var tile = first_query; tile < end; tile += 64u) {

@@ -25,6 +25,7 @@ fn run(group: u32, lane: u32) {
   let mean = delta[args.delta_at + row * args.delta_row + head];
   let alone = low == own && args.sunk == 0u; // p is 1 whatever the score
   var out: array<f32, 8>;
+  for (var i = 0u; i < 8u; i++) { out[i] = 0.0; } // nothing else sets it
   for (var tile = low; tile <= own; tile += 64u) {
     var g = 0.0;
     if (tile + lane <= own && !alone) {

@@ -13,6 +13,7 @@ fn sum_tiles(group: u32, lane: u32) {
   let row = lane / 8u;
   let col = lane % 8u;
   var c: array<vec4<f32>, 16>;
+  for (var i = 0u; i < 16u; i++) { c[i] = vec4<f32>(0.0, 0.0, 0.0, 0.0); } // nothing else sets it
   for (var k0 = 0u; k0 < args.k; k0 += 16u) {
     let depth = min(16u, args.k - k0);
     load_left(lane, i0, k0, depth);
