@@ -119,6 +119,15 @@ func openInputs(ctx context.Context, c Config, dev device.Device, obs Observer) 
 	return in, nil
 }
 
+// doubt has a file's doubtful weights shown and kept where c lets them pass.
+func (in *inputs) doubt(f *modelfile.Files, c Config, obs Observer) {
+	f.AllowOdd = c.AllowOddWeights
+	f.Warn = func(line string) {
+		in.doubts = append(in.doubts, line)
+		obs.Message("warning: %s", line)
+	}
+}
+
 // openModels opens teacher and student and checks that they fit each other.
 func (in *inputs) openModels(c Config, obs Observer) (err error) {
 	if err := in.openTeacher(c); err != nil {
@@ -131,11 +140,8 @@ func (in *inputs) openModels(c Config, obs Observer) (err error) {
 		obs.Message("warning: %s", w)
 	}
 	for _, f := range in.openFiles() {
-		f.AllowOdd, f.Fresh = c.AllowOddWeights, f == in.student || c.NoTeacher
-		f.Warn = func(line string) {
-			in.doubts = append(in.doubts, line)
-			obs.Message("warning: %s", line)
-		}
+		f.Fresh = f == in.student || c.NoTeacher
+		in.doubt(f, c, obs)
 	}
 	if err := errors.Join(in.align(c, obs), in.quantize(c, obs)); err != nil {
 		return err

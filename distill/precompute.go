@@ -76,6 +76,7 @@ func openForCache(ctx context.Context, c Config, obs Observer) (in *inputs, err 
 	if err := in.openTeacher(c); err != nil {
 		return nil, err
 	}
+	in.doubt(in.teacher, c, obs)
 	in.studentConfig = in.teacher.Config // which shares all ids with it
 	if c.SeqLen > in.teacher.Config.MaxPositions {
 		return nil, fault.New(fault.Usage, "--seq-len %d exceeds the model's %d positions", c.SeqLen, in.teacher.Config.MaxPositions)

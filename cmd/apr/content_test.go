@@ -71,6 +71,7 @@ func TestOddWeightsAreRefused(t *testing.T) {
 	commands := map[string]string{
 		distilX: "taught", "import X -o out.apr": "out.apr", "convert X -o out.gguf": "out.gguf", "convert X -o folder": "folder",
 		"quantize X -s q8_0 -o out.gguf": "out.gguf", "export X --format hf -o exported": "exported",
+		"distill X -d text.jsonl.zst --stage precompute --cache-kind hidden --seq-len 32 --backend cpu -o rows": "rows",
 	}
 	for args, output := range commands {
 		contracttest.Cases(t, 1)
