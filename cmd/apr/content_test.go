@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -85,8 +86,9 @@ func TestOddWeightsAreRefused(t *testing.T) {
 	}
 	const up = "model.layers.3.mlp.up_proj.weight"
 	for name, odd := range map[string]struct {
-		change func(name string, v []float32)
-		says   string
+		change    func(name string, v []float32)
+		says      string
+		validated string // as apr validate says it, if that differs
 	}{
 		"twice": {func(name string, v []float32) {
 			if strings.HasPrefix(name, "model.layers.2.mlp.up") || name == up {
@@ -94,19 +96,19 @@ func TestOddWeightsAreRefused(t *testing.T) {
 					v[i] = float32(i%251-125) / 4096
 				}
 			}
-		}, `has the same bytes as "model.layers.2.mlp.up_proj.weight"`},
+		}, `has the same bytes as "model.layers.2.mlp.up_proj.weight"`, ""},
 		"constant": {func(name string, v []float32) {
 			for i := range v {
 				if name == up {
 					v[i] = 0.01
 				}
 			}
-		}, "values are the same"},
+		}, "bytes repeat 0x", "values are the same"},
 		"large": {func(name string, v []float32) {
 			if name == up {
 				v[5] = 1e30
 			}
-		}, "no trained model has such a weight"},
+		}, "no trained model has such a weight", ""},
 	} {
 		rewritten(t, name, func(*arch.Config) {}, odd.change)
 		for args, output := range commands {
@@ -132,7 +134,8 @@ func TestOddWeightsAreRefused(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if code, v := call(t, "validate", name); code != 5 || !strings.Contains(fmt.Sprint(v["checks"]), odd.says) {
+		says := cmp.Or(odd.validated, odd.says)
+		if code, v := call(t, "validate", name); code != 5 || !strings.Contains(fmt.Sprint(v["checks"]), says) {
 			t.Errorf("validate %s: exit %d: %v", name, code, v["checks"])
 		}
 	}
