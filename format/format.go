@@ -64,7 +64,7 @@ func Open(path string) (tensor.File, Kind, error) {
 var directory = []string{safetensors.IndexName, "*.apr.index.json", safetensors.SingleName, "*.gguf", "*.apr"}
 
 // MergeAdapter says what to do about an adapter.
-const MergeAdapter = "merge it into the weights first (merge_and_unload of the Python package peft, then save_pretrained)"
+const MergeAdapter = "merge it into the weights first, `apr export MODEL --adapter FOLDER -o merged.gguf`"
 
 // Adapter returns the name of a file of a LoRA adapter in a directory, as peft writes it; "" if there is none.
 func Adapter(dir string) string {
@@ -114,7 +114,8 @@ func Find(path string) (string, error) {
 	}
 	missing := fault.In(fault.NotFound, path, "directory holds no model: none of %s", strings.Join(directory, ", ")).WithID("E-FORMAT-001")
 	if name := Adapter(path); name != "" {
-		return "", missing.WithHint("%s is a LoRA adapter without the model that it belongs to: %s", name, MergeAdapter)
+		return "", missing.WithHint("%s is a LoRA adapter without the model that it belongs to: %s; with --adapter-only it "+
+			"becomes a file for llama.cpp, and `apr run MODEL --adapter FOLDER` uses it as it is", name, MergeAdapter)
 	}
 	for _, e := range entries {
 		for _, pattern := range torchFiles {
