@@ -156,7 +156,7 @@ func (r *reach) guard(f *ast.File, use usage) {
 				switch {
 				case id.Obj == nil || !use.names[id.Name]:
 				case i < len(v.Values) && !empty(v.Values[i]):
-					r.guarded[id.Obj], r.held[id.Obj] = id.Name, shares(v.Values[i])
+					r.guarded[id.Obj], r.held[id.Obj] = id.Name, r.shares(v.Values[i])
 				case begun[id.Obj]:
 					r.guarded[id.Obj], r.held[id.Obj] = id.Name, true
 				}
@@ -204,22 +204,6 @@ func empty(e ast.Expr) bool {
 	return false
 }
 
-// shares reports whether another name of a variable that begins with e reaches its content.
-func shares(e ast.Expr) bool {
-	switch x := ast.Unparen(e).(type) {
-	case *ast.UnaryExpr:
-		return x.Op == token.AND
-	case *ast.CompositeLit:
-		switch t := x.Type.(type) {
-		case *ast.MapType:
-			return true
-		case *ast.ArrayType:
-			return t.Len == nil
-		}
-	}
-	return false
-}
-
 // sought are methods that the library looks for in a value, whatever its type says.
 var sought = strings.Fields(`String GoString Format Error Is As Unwrap MarshalJSON MarshalText MarshalBinary MarshalXML
 	MarshalXMLAttr UnmarshalJSON UnmarshalText UnmarshalBinary UnmarshalXML UnmarshalXMLAttr GobEncode GobDecode IsZero
@@ -233,6 +217,11 @@ func meaning(f *ast.File, from token.Pos, use usage) (why string) {
 	for name := range made {
 		if use.names[name] {
 			within(name, made, named)
+		}
+	}
+	for name, t := range made {
+		if of, ok := ast.Unparen(t.Type).(*ast.Ident); ok && t.Assign.IsValid() && of.Obj != nil {
+			return fmt.Sprintf("declares %s as another name of the type %s, whose methods it could have by that name", name, of.Name)
 		}
 	}
 	for _, d := range f.Decls {

@@ -296,6 +296,9 @@ func (r *reach) called(c *ast.CallExpr) {
 	case *ast.SelectorExpr:
 		id, ok := f.X.(*ast.Ident)
 		library := ok && id.Obj == nil && r.imports[id.Name] != ""
+		if ok && id.Obj != nil && r.guarded[id.Obj] != "" && r.members[f.Sel.Name] {
+			r.found("calls its own method %s of %s, which its tests share", f.Sel.Name, r.guarded[id.Obj])
+		}
 		if library && r.imports[id.Name] == "reflect" {
 			r.changed(c.Args...)
 		}
