@@ -198,7 +198,7 @@ neon: ## the tests of the arm64 assembly on an emulated processor (needs qemu-aa
 # A test that skips has not passed, and neither has a cached one or none at all.
 test-strict: vet ## vet, formatting, all tests afresh; a skipped test fails
 	@report=$$(mktemp); trap 'rm -f '$$report EXIT; \
-	$(TOOL) gotestsum --format standard-quiet --hide-summary=skipped --jsonfile $$report -- -count=1 -timeout 40m ./...; \
+	$(TOOL) gotestsum --format standard-quiet --hide-summary=skipped --jsonfile $$report -- -count=1 -timeout 60m ./...; \
 	if grep -E '"Action":"skip".*"Test":' $$report; then echo "tests were skipped: see above"; exit 1; fi; \
 	passed=$$(grep -cE '"Action":"pass".*"Test":' $$report || true); \
 	echo "$$passed tests and subtests passed, none skipped"; [ "$$passed" -gt 0 ]

@@ -3,6 +3,7 @@ package distill
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"apr/device"
 	"apr/device/dry"
@@ -145,11 +146,18 @@ func (in *inputs) largestBatch(c Config, dev device.Device) (*plan.LargestBatch,
 		return nil, nil
 	}
 	var most plan.LargestBatch
-	for _, k := range in.choice.Candidates {
+	all := in.choice.Candidates
+	if in.mayStream(c, dev) && !slices.ContainsFunc(all, func(k *Candidate) bool { return k.Backend == teacher.Stream }) {
+		all = append(slices.Clip(all), &Candidate{form: teacher.Stream.Form(c.TeacherFP8)})
+	}
+	for _, k := range all {
 		l := k.plan.Largest // of a refusal
 		if l == nil {
 			d := in.dryRun(c, planned.Target)
 			d.Form, d.GroupRows = k.form, k.Rows
+			if k.form.HostLayers {
+				d.GroupRows = 1 // what is left when rows through a layer at a time are halved
+			}
 			found, err := d.LargestBatch(Choice{ChunkRows: c.ChunkRows, Recompute: c.Recompute})
 			if err != nil {
 				return nil, err

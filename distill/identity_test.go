@@ -148,6 +148,7 @@ func TestFirstStepOfCodes(t *testing.T) {
 		contracttest.Cases(t, 1)
 		return oneStep(t, func(c *Config) {
 			c.Teacher, c.BatchSize, c.SeqLen, c.Loss = "../testdata/models/gosrc-q4_k_m.gguf", 4, 64, spec
+			c.AllowOddWeights = true // layers that do next to nothing are mostly zeros
 			begin(c)
 		})
 	}

@@ -110,7 +110,7 @@ func (in *inputs) choose(ctx context.Context, c Config, dev device.Device, obs O
 			return k.err
 		}
 		fits = fits || k.err == nil
-		if i == len(all)-1 && !fits && cuda && asked == teacher.Auto && c.streams() == nil { // the last resort
+		if i == len(all)-1 && !fits && in.mayStream(c, dev) { // the last resort
 			all = append(all, teacher.Stream)
 			fits = true
 		}
@@ -223,6 +223,11 @@ func (d DryRun) PlanTeacher(c Choice, rows *int) (p plan.Plan, err error) {
 		}
 		d.GroupRows = (d.GroupRows + 1) / 2
 	}
+}
+
+// mayStream reports whether the layers of a teacher come from the host where nothing else fits.
+func (in *inputs) mayStream(c Config, dev device.Device) bool {
+	return dev.Info().Kind == "cuda" && in.choice.Asked == teacher.Auto && c.streams() == nil
 }
 
 // streams is why the layers of a run's teacher cannot come from the host, or nil.

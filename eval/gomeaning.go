@@ -221,7 +221,8 @@ func meaning(f *ast.File, from token.Pos, use usage) (why string) {
 	}
 	for name, t := range made {
 		if of, ok := ast.Unparen(t.Type).(*ast.Ident); ok && t.Assign.IsValid() && of.Obj != nil {
-			return fmt.Sprintf("declares %s as another name of the type %s, whose methods it could have by that name", name, of.Name)
+			return fmt.Sprintf("declares %s as another name of the type %s, whose methods it could have by that name",
+				name, of.Name)
 		}
 	}
 	for _, d := range f.Decls {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"os"
 	"path/filepath"
 	"syscall"
 
@@ -73,7 +74,7 @@ func resumeRun(ctx context.Context, e *cli.Env, path, dir string, allowChanged b
 		return nil, err
 	}
 	switch name := runName(path, dir); {
-	case record.Status == runlog.Running:
+	case record.Status == runlog.Running && (record.RestartedBy == 0 || record.RestartedBy != os.Getppid()):
 		return nil, fault.In(fault.Invalid, path, "is running: there is nothing to resume").
 			WithHint("apr runs tail %s follows it, apr runs stop %s ends it", name, name).WithID("E-RUN-020")
 	case record.Status == runlog.Completed && !reachedCap(record):

@@ -47,6 +47,8 @@ type Record struct {
 	Samples  *Samples
 	Status   string
 	Reason   string // why a run stopped or failed, as far as it is known
+	// RestartedBy is the supervisor that starts a killed run again; 0: none does.
+	RestartedBy int
 	// Damaged counts lines of steps.jsonl and events.jsonl that cannot be read. A last line without its end is not one of
 	// them: it is being written.
 	Damaged int
@@ -161,7 +163,8 @@ func (r *Record) judge(locked bool) {
 		r.Status, r.Reason = Stopped, "stopped by a "+last.Name+"; apr runs resume goes on with it"
 	case locked:
 		r.Status = Running
-	case last.restarting():
+	case last.restarting() != 0:
+		r.RestartedBy = last.restarting()
 		r.Status, r.Reason = Running, "its process died and is started again by its supervisor"
 	case last.Kind == Abort:
 		r.Status, r.Reason = Failed, "ended at once by a "+last.Name
@@ -170,14 +173,17 @@ func (r *Record) judge(locked bool) {
 	}
 }
 
-// restarting reports whether a supervisor that lives starts the run again after the death that the event tells.
-func (e Event) restarting() bool {
+// restarting returns the living supervisor that starts the run again after the death that the event tells; else 0.
+func (e Event) restarting() int {
 	var d struct {
 		Again      bool    `json:"started_again"`
 		Supervisor Process `json:"supervisor"`
 	}
 	b, err := json.Marshal(e.Detail)
-	return e.Kind == "death" && err == nil && json.Unmarshal(b, &d) == nil && d.Again && d.Supervisor.Alive()
+	if e.Kind != "death" || err != nil || json.Unmarshal(b, &d) != nil || !d.Again || !d.Supervisor.Alive() {
+		return 0
+	}
+	return d.Supervisor.PID
 }
 
 // locked reports whether a process holds the run's lock. A shared lock is tried, so that two readers do not see each
