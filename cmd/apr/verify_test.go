@@ -123,7 +123,11 @@ func TestVerify(t *testing.T) {
 	}
 	// Both legs: states before steps 0 and 4, the newest checkpoints being those of steps 4 and 5; three cuts of four rows, each
 	// with two numbers; four models.
-	for name, want := range map[string]int{"float64": 2*5 + 2*4, "replay of 4 steps": 2, "replay of 1 steps": 2, "micro-batches of 1 of 4 rows": 4, "micro-batches of 2 of 4 rows": 4, "micro-batches of 4 of 4 rows": 4, "scores": 1 + 4*10, "margins": 1 + 2*5 + 2*(1+5), "canaries": 1 + 2*3, "final weights": 1, "inputs": 6 + 2, "tokenizer": 2 * 2, "code": 5} {
+	for name, want := range map[string]int{
+		"float64": 2*5 + 2*4, "replay of 4 steps": 2, "replay of 1 steps": 2, "micro-batches of 1 of 4 rows": 4,
+		"micro-batches of 2 of 4 rows": 4, "micro-batches of 4 of 4 rows": 4, "scores": 1 + 4*11,
+		"margins": 1 + 2*5 + 2*(1+5), "canaries": 1 + 2*3, "final weights": 1, "inputs": 6 + 2, "tokenizer": 2 * 2, "code": 5,
+	} {
 		if counts[name] != want {
 			t.Errorf("%d checks called %q, want %d (all: %v)", counts[name], name, want, counts)
 		}
