@@ -26,7 +26,7 @@ const (
 )
 
 // Communicator is a group of ranks in this process whose collectives are measured. Do is one rank's call of an
-// operation on so many float32; every rank makes the same calls, each from a goroutine of its own.
+// operation on n float32; all ranks make the same calls in the same order, each rank in its own goroutine.
 type Communicator struct {
 	Name       string // local, sockets, nccl
 	Algorithm  string
@@ -53,7 +53,8 @@ type CollectiveRow struct {
 	BusGB       float64 `json:"bus_gb_per_s"`
 }
 
-// busFactor is the bytes that each rank has to send or to receive, over those of the array: of n ranks
+// busFactor is the ratio of two numbers of bytes: those that one of n ranks sends or receives at least, and those of the
+// array.
 //
 //	sum 2(n−1)/n, reduce-scatter and all-gather (n−1)/n, broadcast 1
 func busFactor(operation string, n int) float64 {
@@ -109,7 +110,7 @@ func (c *Communicator) row(operation string, bytes int64, took []float64) Collec
 	return r
 }
 
-// calls lets all ranks make so many calls and returns the seconds of each, on rank 0.
+// calls runs an operation on n float32 `calls` times on all ranks, and returns the seconds of each call on rank 0.
 func (c *Communicator) calls(operation string, n, calls int) ([]float64, error) {
 	took := make([]float64, calls)
 	failed := make([]error, c.Ranks)

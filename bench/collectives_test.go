@@ -11,7 +11,7 @@ import (
 	"apr/internal/contracttest"
 )
 
-// TestCollectives: both communicators are measured, every rank takes part, and the figures are those of the times.
+// TestCollectives: both communicators are measured with all ranks, and each rate is the bytes over the median time.
 func TestCollectives(t *testing.T) {
 	ctx := context.Background()
 	sockets, err := SocketsGroup(ctx, 3)

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"iter"
 	"strings"
+
+	"apr/internal/fault"
 )
 
 // A form is one of the ways in which a record holds a text or a conversation. Its text is for people.
@@ -26,6 +28,15 @@ type pair struct {
 var pairs = []pair{
 	{formPrompt, "prompt", "", "completion"},
 	{formAlpaca, "instruction", "input", "output"},
+}
+
+// teacherPrompt is the field of words that only the teacher would see. A record or a table with it is refused.
+const teacherPrompt = "teacher_prompt"
+
+// onlyForTeacher is why.
+func onlyForTeacher(path, what string) *fault.Error {
+	return fault.In(fault.Unavailable, path, "%s %q: a teacher that sees other words than the student is not built",
+		what, teacherPrompt).WithHint("take it out: teacher and student both see the prompt").WithID("E-CORPUS-046")
 }
 
 // names are the fields in the order of document's texts: system, ask, more, answer.

@@ -97,6 +97,9 @@ func findColumns(schema *parquet.Schema, opt ReadOptions) (parquetColumns, error
 		if !opt.anyForm() || column(p.ask) < 0 || column(p.answer) < 0 {
 			continue
 		}
+		if column(teacherPrompt) >= 0 {
+			return parquetColumns{}, onlyForTeacher("", "column")
+		}
 		c := parquetColumns{text: -1, pair: p}
 		for i, name := range p.names() {
 			if c.parts[i] = column(name); c.parts[i] < 0 {

@@ -148,6 +148,9 @@ func stringField(name string, field strictjson.Value) (string, *fault.Error) {
 
 // parsePair reads a record of a question and its answer. Either may be a list of messages.
 func parsePair(p pair, v, answer strictjson.Value) (Document, *fault.Error) {
+	if _, ok := v.Get(teacherPrompt); ok {
+		return Document{}, onlyForTeacher("", "field")
+	}
 	ask, _ := v.Get(p.ask)
 	if ask.Kind() == strictjson.Array || answer.Kind() == strictjson.Array {
 		d, bad := parseMessages(p.ask, ask)

@@ -100,6 +100,9 @@ func (r *reader) columns(path string, header []string) (c tableColumns, err erro
 		if !r.opt.anyForm() || !slices.Contains(header, p.ask) || !slices.Contains(header, p.answer) {
 			continue
 		}
+		if slices.Contains(header, teacherPrompt) {
+			return c, onlyForTeacher(path, "column")
+		}
 		c.pair = p
 		for i, name := range p.names() {
 			if c.parts[i] = slices.Index(header, name); name == "" { // the form has no such field, whatever columns are without a name

@@ -12,10 +12,10 @@
 //
 // It learns two tokenizers from TEXT, a byte-level one for the students and the second teacher, and one of pieces, as
 // SentencePiece has them, for the first teacher; trains both teachers; and then all students with equal tokens. Scores
-// are bits per byte of HELD-OUT, which do not depend on the tokenizer. With -teacher-bits the rate of teachers does not
-// fall, and each stops where it has so many, at most after four times its steps: gains from teachers that are equally
-// good can be compared. Each student is a line of the log, and is not
-// trained again when the command is started again with the same settings; the teachers are.
+// are bits per byte of HELD-OUT, which do not depend on the tokenizer. With -teacher-bits both teachers stop at the
+// same score, so that they are equally good and what students gain from them can be compared: their learning rate stays
+// constant, and a teacher that does not reach the score stops after four times its steps. Each student is a line of the
+// log, and is not trained again when the command is started again with the same settings; the teachers are.
 package main
 
 import (
@@ -127,7 +127,7 @@ func (o *options) run(ctx context.Context) (err error) {
 		defer cancel()
 	}
 	err = o.make(ctx, l)
-	return errors.Join(o.write(l), err) // also of what is done
+	return errors.Join(o.write(l), err) // a run that was cut short leaves the rows that it has
 }
 
 // numbers reads integers that commas separate.

@@ -157,7 +157,7 @@ func (o *options) run(ctx context.Context) error {
 	o.clock, ctx, stop = trial.NewClock(ctx, o.limit)
 	defer stop()
 	err = o.make(ctx, l)
-	return errors.Join(o.print(l), err) // also of what is done
+	return errors.Join(o.print(l), err) // a run that was cut short leaves the rows that it has
 }
 
 // make trains the teacher, then the students of all seeds, then all ways.
@@ -234,7 +234,7 @@ func (o *options) once(ctx context.Context, l *trial.Log[settings, record], how 
 	return l.Append(r)
 }
 
-// result is what is read of a run of apr distill.
+// result has the fields of apr distill's JSON that the table needs.
 type result struct {
 	Steps       int     `json:"steps_completed"`
 	Targets     int64   `json:"targets_seen"`

@@ -138,7 +138,7 @@ func (o *options) teacher(ctx context.Context, l *trial.Log[settings, record]) e
 	return l.Append(rec)
 }
 
-// train trains the teacher for so many steps, on text alone.
+// train trains the teacher for the given number of steps, by cross-entropy on text.
 func (o *options) train(ctx context.Context, dir string, steps int) (r result, err error) {
 	args := []string{"distill", o.tokenizer, "--alpha", "0", "--student-config", o.file("teacher.json"), "--seed", "7",
 		"--steps", strconv.Itoa(steps), "--batch-size", strconv.Itoa(min(teacherRows, o.Rows)),

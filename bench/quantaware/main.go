@@ -147,7 +147,7 @@ func (o *options) run(ctx context.Context) (err error) {
 		return err
 	}
 	err = (&table{options: o, dir: dir, log: l}).make(ctx)
-	return errors.Join(o.write(l), err) // also of what is done
+	return errors.Join(o.write(l), err) // a run that was cut short leaves the rows that it has
 }
 
 // write prints the table, or puts it into a document.

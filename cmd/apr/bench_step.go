@@ -34,6 +34,15 @@ type benchModels struct {
 	types            map[string]tensor.DType
 }
 
+// vocab returns how many ids both models have, and the teacher's tokenizer, if there is one, uses.
+func (m *benchModels) vocab() int {
+	n := min(m.teacher.Config.Vocab, m.config.Vocab)
+	if tok, err := m.teacher.Tokenizer(); err == nil {
+		n = min(n, tok.RealIDs())
+	}
+	return n
+}
+
 func (o *benchOptions) models() (m benchModels, err error) {
 	if o.shape != "" {
 		var c arch.Config
@@ -108,10 +117,7 @@ func (o *benchOptions) step(ctx context.Context, dev *opened, r *benchResult, st
 	if err := o.trains(dev, &m, r); err != nil {
 		return err
 	}
-	vocab := min(m.teacher.Config.Vocab, m.config.Vocab)
-	if tok, err := m.teacher.Tokenizer(); err == nil {
-		vocab = min(vocab, tok.RealIDs())
-	}
+	vocab := m.vocab()
 	p, err := o.plan(dev, m, vocab)
 	if err != nil {
 		return err
@@ -119,12 +125,9 @@ func (o *benchOptions) step(ctx context.Context, dev *opened, r *benchResult, st
 	r.Plan, r.setting, r.BatchSize, r.SeqLen, r.Alpha = &p, p.Setting, o.batchSize, o.seqLen, &o.alpha
 	r.TeacherBackend, r.TeacherGEMM = o.computes(dev)
 	took("plan")
-	ranks, err := o.group.join(ctx, dev)
+	ranks, err := o.join(ctx, dev, r)
 	if err != nil {
 		return err
-	}
-	if r.WorldSize = o.group.world; r.WorldSize == 1 {
-		r.WorldSize = 0
 	}
 	took("ranks")
 	if prep, ok := dev.Device.(dry.Preparer); ok {
@@ -179,6 +182,14 @@ func (o *benchOptions) step(ctx context.Context, dev *opened, r *benchResult, st
 		return nil // what bounds a step of one device is measured with one
 	}
 	return o.bound(ctx, dev, s, p, r, flops)
+}
+
+// join meets the other ranks of the measurement; nil where there are none.
+func (o *benchOptions) join(ctx context.Context, dev *opened, r *benchResult) (distill.Ranks, error) {
+	if o.group.world > 1 {
+		r.WorldSize = o.group.world
+	}
+	return o.group.join(ctx, dev)
 }
 
 // bound measures what bounds the step: its products alone, and a square product, whose rate the step's operations are compared with.

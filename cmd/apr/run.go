@@ -265,19 +265,27 @@ func runRun(ctx context.Context, e *cli.Env, o *runOptions) (cli.Result, error) 
 		return nil, err
 	}
 	if one.draft != nil && !o.benchmark { // which prints it with the speed
-		if f, ok := e.Out.(interface{ Flush() error }); ok && streamed { // the text, and its last line, come first
-			_, err = io.WriteString(e.Out, "\n")
-			if err = errors.Join(err, f.Flush()); err != nil {
-				return nil, fault.In(fault.IO, "stdout", "cannot write the text").Because(err)
-			}
-			one.ended = true
+		if err := one.explainDraft(e, streamed); err != nil {
+			return nil, err
 		}
-		e.Explain("draft: " + draftText(one.draft))
 	}
 	return &runResult{
 		onePrompt: *one, Decoding: one.decoding, Backend: r.dev.Info().Kind, Seed: o.seed, Draft: one.draft,
 		benchmark: o.benchmark, streamed: streamed,
 	}, nil
+}
+
+// explainDraft says on stderr what the draft was worth, behind the text that was streamed.
+func (one *onePrompt) explainDraft(e *cli.Env, streamed bool) error {
+	if f, ok := e.Out.(interface{ Flush() error }); ok && streamed {
+		_, err := io.WriteString(e.Out, "\n")
+		if err = errors.Join(err, f.Flush()); err != nil {
+			return fault.In(fault.IO, "stdout", "cannot write the text").Because(err)
+		}
+		one.ended = true
+	}
+	e.Explain("draft: " + draftText(one.draft))
+	return nil
 }
 
 // answers reports whether a prompt is the user's turn though nobody gave --chat: a student of nothing but conversations
