@@ -94,26 +94,33 @@ func (r *reach) made(e ast.Expr) string {
 	return s.Sel.Name
 }
 
-// root returns what an expression is a part of.
-func root(e ast.Expr) ast.Expr {
-	for {
-		switch x := e.(type) {
-		case *ast.ParenExpr:
-			e = x.X
-		case *ast.StarExpr:
-			e = x.X
-		case *ast.IndexExpr:
-			e = x.X
-		case *ast.SliceExpr:
-			e = x.X
-		case *ast.TypeAssertExpr:
-			e = x.X
-		case *ast.SelectorExpr:
-			e = x.X
-		default:
-			return e
-		}
+// holder returns the expression that e is a part of, a value of, or in parentheses of; nil where there is none.
+func holder(e ast.Expr) ast.Expr {
+	switch x := e.(type) {
+	case *ast.ParenExpr:
+		return x.X
+	case *ast.StarExpr:
+		return x.X
+	case *ast.IndexExpr:
+		return x.X
+	case *ast.IndexListExpr:
+		return x.X
+	case *ast.SliceExpr:
+		return x.X
+	case *ast.TypeAssertExpr:
+		return x.X
+	case *ast.SelectorExpr:
+		return x.X
 	}
+	return nil
+}
+
+// root returns the outermost expression that e is a part of.
+func root(e ast.Expr) ast.Expr {
+	for x := holder(e); x != nil; x = holder(e) {
+		e = x
+	}
+	return e
 }
 
 // origin returns the variable of the library that an expression is a part of, by its name or by a second one.

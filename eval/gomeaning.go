@@ -322,22 +322,10 @@ func words(text string) []string {
 
 // receiver returns the name of the type that a method is of.
 func receiver(m *ast.FuncDecl) string {
-	for e := m.Recv.List[0].Type; ; {
-		switch x := e.(type) {
-		case *ast.ParenExpr:
-			e = x.X
-		case *ast.StarExpr:
-			e = x.X
-		case *ast.IndexExpr:
-			e = x.X
-		case *ast.IndexListExpr:
-			e = x.X
-		case *ast.Ident:
-			return x.Name
-		default:
-			return ""
-		}
+	if id, ok := root(m.Recv.List[0].Type).(*ast.Ident); ok {
+		return id.Name
 	}
+	return ""
 }
 
 // field reports whether a method returns a field of its receiver and does nothing besides.

@@ -224,23 +224,12 @@ func (r *reach) found(format string, args ...any) {
 
 // variable returns the variable of the library that an expression is, or is a part of; empty: of none.
 func (r *reach) variable(e ast.Expr) string {
-	for {
+	for ; e != nil; e = holder(e) {
 		switch x := e.(type) {
-		case *ast.ParenExpr:
-			e = x.X
-		case *ast.StarExpr:
-			e = x.X
-		case *ast.IndexExpr:
-			e = x.X
-		case *ast.SliceExpr:
-			e = x.X
-		case *ast.TypeAssertExpr:
-			e = x.X
 		case *ast.SelectorExpr:
 			if id, ok := x.X.(*ast.Ident); ok && id.Obj == nil && r.imports[id.Name] != "" {
 				return id.Name + "." + x.Sel.Name
 			}
-			e = x.X
 		case *ast.Ident:
 			if x.Obj != nil && r.guarded[x.Obj] != "" {
 				return r.guarded[x.Obj]
@@ -248,11 +237,9 @@ func (r *reach) variable(e ast.Expr) string {
 			if len(r.dots) > 0 && x.Obj == nil && x.Name != "_" && ast.IsExported(x.Name) && !r.declared[x.Name] {
 				return x.Name
 			}
-			return ""
-		default:
-			return ""
 		}
 	}
+	return ""
 }
 
 // written are expressions that get a value, or whose address is taken.
