@@ -17,7 +17,7 @@ func read(t *testing.T, name string) *File {
 	return f
 }
 
-// TestMeasuredPair holds the simulation to what PyTorch DDP measured on one and two H200, within 5 %.
+// TestMeasuredPair holds the simulation to what PyTorch DDP and apr measured on one and two H200, within 5 %.
 func TestMeasuredPair(t *testing.T) {
 	for _, tt := range []struct {
 		file string
@@ -25,6 +25,8 @@ func TestMeasuredPair(t *testing.T) {
 	}{
 		{"testdata/ddp-7b.yaml", [2]float64{29273, 57958}},
 		{"testdata/ddp-1.5b.yaml", [2]float64{65076, 125181}},
+		{"testdata/apr-7b.yaml", [2]float64{33776, 66075}},
+		{"testdata/apr-1.5b.yaml", [2]float64{79874, 151043}},
 	} {
 		p := read(t, tt.file).Simulate([]int{1, 2}, 1<<22)
 		for i, want := range tt.want {
@@ -37,7 +39,7 @@ func TestMeasuredPair(t *testing.T) {
 			}
 		}
 	}
-	contracttest.Cases(t, 4)
+	contracttest.Cases(t, 8)
 }
 
 // TestPublishedEffectiveTime holds it to Llama 3's > 90 % with one interruption in 2.8 hours of 16,384 GPUs.
