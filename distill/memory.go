@@ -269,9 +269,13 @@ func (d DryRun) refusal(p plan.Plan) error {
 	} else if l.Size > 0 {
 		hint = fmt.Sprintf("the largest batch size that fits is %d: lower --batch-size, --grad-accum or --seq-len", l.Size)
 	}
+	setting := p.Setting.String()
+	if d.Form.HostLayers {
+		setting += ", layers of the teacher from the host"
+	}
 	return fault.New(fault.Memory, "a step of %d × %d rows of %d positions does not fit: it needs %s, %s are available",
 		d.Accum, p.BatchSize, d.SeqLen, plan.Amount(p.Memory.Total), plan.Amount(p.Memory.Available)).
-		WithHint("%s\n%v:\n%s", hint, p.Setting, strings.TrimSuffix(p.Memory.Table(), "\n")).WithID("E-DISTILL-005")
+		WithHint("%s\n%s:\n%s", hint, setting, strings.TrimSuffix(p.Memory.Table(), "\n")).WithID("E-DISTILL-005")
 }
 
 // Cut makes t run its steps as s says.
