@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"apr/corpus"
 	"apr/device"
 	"apr/internal/fault"
+	"apr/internal/readfile"
 	"apr/model"
 	"apr/modelfile"
 	"apr/plan"
@@ -97,6 +99,9 @@ func openInputs(ctx context.Context, c Config, dev device.Device, obs Observer) 
 	if err := in.openModels(c, obs); err != nil {
 		return nil, err
 	}
+	if err := findData(c); err != nil { // before the models are read
+		return nil, err
+	}
 	if err := in.identifyAll(ctx, c, obs); err != nil { // before a probe
 		return nil, err
 	}
@@ -117,6 +122,16 @@ func openInputs(ctx context.Context, c Config, dev device.Device, obs Observer) 
 		return nil, err
 	}
 	return in, nil
+}
+
+// findData tells which of the paths of the data is missing.
+func findData(c Config) error {
+	for _, path := range slices.Concat(c.Data, c.EvalData, slices.DeleteFunc([]string{c.Dataset}, func(s string) bool { return s == "" })) {
+		if _, err := os.Stat(path); err != nil {
+			return readfile.Fault(path, err)
+		}
+	}
+	return nil
 }
 
 // doubt has a file's doubtful weights shown and kept where c lets them pass.

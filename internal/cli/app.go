@@ -365,7 +365,14 @@ func messages(err error) (all []string) {
 // signalError is the cause of a context cancelled by a signal.
 type signalError struct{ sig os.Signal }
 
-func (e signalError) Error() string { return "stopped by " + e.sig.String() }
+func (e signalError) Error() string {
+	for _, s := range namedSignals {
+		if e.sig == s.signal {
+			return "stopped by signal " + s.name
+		}
+	}
+	return "stopped by signal " + e.sig.String()
+}
 
 // How long a repeated signal counts as the first one. timeout(1) signals its child and then the child's group, so that the child
 // gets two within microseconds, or some milliseconds on a busy machine. No person presses Ctrl-C twice on purpose in a tenth of a

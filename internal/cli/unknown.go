@@ -70,6 +70,9 @@ func (a *App) flagError(cc *cobra.Command, err error) error {
 			return fault.In(fault.Usage, "--"+f.Name, "needs a value")
 		}
 		return fault.In(fault.Usage, "--"+f.Name, "needs a value: %s", expected(adapter.opt.Value))
+	case errors.As(err, &invalid) && invalid.GetFlag().Name == "help":
+		return fault.In(fault.Usage, "--help", "takes no value").
+			WithHint("%s --help shows all flags", cc.CommandPath())
 	case errors.As(err, &invalid):
 		return placed(invalid.Unwrap(), "--"+invalid.GetFlag().Name, "")
 	}
