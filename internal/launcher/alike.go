@@ -87,14 +87,15 @@ func described(vars []Variable) (all []Alike) {
 	for _, pair := range [][3]string{
 		{"PAI_CURRENT_TASK_ROLE_CURRENT_TASK_INDEX", "PAI_TASK_ROLE_TASK_COUNT_", ""},
 		{"PSSH_NODENUM", "PSSH_NUMNODES", ""}, {"SNOWFLAKE_JOB_INDEX", "SNOWFLAKE_JOBS_COUNT", ""},
+		{"GROVE_PCLQ_POD_INDEX", "GROVE_PCSG_TEMPLATE_NUM_PODS", ""}, {"CLOUD_TPU_TASK_ID", "TPU_PROCESS_ADDRESSES", ""},
 	} {
 		i := slices.IndexFunc(vars, func(v Variable) bool { return v.Name == pair[0] })
 		if i < 0 {
 			continue
 		}
 		for _, v := range vars {
-			n, err := number(v.Name, v.Value)
-			if err == nil && n > 1 && strings.HasPrefix(v.Name, pair[1]) && strings.HasSuffix(v.Name, pair[2]) {
+			n := howMany(v.Value)
+			if n > 1 && strings.HasPrefix(v.Name, pair[1]) && strings.HasSuffix(v.Name, pair[2]) {
 				all = append(all, Alike{vars[i], v, n})
 				break
 			}

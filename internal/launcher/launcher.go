@@ -13,7 +13,7 @@
 // alone says nothing. Clouds that start the command once on each node count nodes, not processes: a job of one node is
 // a process of its own, also where PET_NPROC_PER_NODE tells torchrun, which did not start it, to make more of it. A
 // WORLD_SIZE of 1 is one process without a RANK, and a lone RANK of 0 may be. A number of machines that no variable
-// numbers is a note. Tasks of Volcano are added up, whose kinds are numbered from 0 each. What looks like a launcher
+// numbers is a note, and so is a batch shell of a job of several tasks or machines. Tasks of Volcano are added up, whose kinds are numbered from 0 each. What looks like a launcher
 // that no source describes is found by [FindAlike], for a warning.
 package launcher
 
@@ -237,9 +237,7 @@ func Check(getenv func(string) string) (Place, error) {
 	if err := p.checkBare(getenv, inner); err != nil {
 		return p, err
 	}
-	if inner == nil {
-		p.Notes = append(p.Notes, lone(getenv)...)
-	}
+	p.Notes = append(p.Notes, lone(getenv, inner)...)
 	return p, nil
 }
 

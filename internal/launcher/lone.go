@@ -7,7 +7,13 @@ import (
 
 // counts are numbers of machines or processes that launchers say beside a rank, and scripts without one.
 var counts = []string{"NNODES", "NUM_NODES", "NODE_COUNT", "NODE_NUM", "NUM_MACHINES", "HOST_NUM", "NUM_PROCESSES",
-	"RANK_SIZE", "JAX_PROCESS_COUNT", "AZUREML_NODE_COUNT"}
+	"RANK_SIZE", "JAX_PROCESS_COUNT", "AZUREML_NODE_COUNT", "LWS_GROUP_SIZE"}
+
+// allocations are how many tasks or machines a batch job has, as its shell is told, which is one process of one.
+var allocations = []struct{ name, starts string }{
+	{"SLURM_NTASKS", "srun"}, {"SLURM_NPROCS", "srun"}, {"SLURM_JOB_NUM_NODES", "srun"}, {"SLURM_NNODES", "srun"},
+	{"PBS_NUM_NODES", "pbsdsh or mpirun"}, {"NHOSTS", "mpirun"}, {"LSB_MCPU_HOSTS", "blaunch or mpirun"},
+}
 
 // masters are addresses that ranks meet at.
 var masters = []string{"MASTER_ADDR", "COORDINATOR_ADDRESS", "JAX_COORDINATOR_ADDRESS"}
@@ -15,15 +21,23 @@ var masters = []string{"MASTER_ADDR", "COORDINATOR_ADDRESS", "JAX_COORDINATOR_AD
 // orders number pods and tasks that are not always ranks.
 var orders = []string{podIndex, volcanoRank, olderVolcanoRank}
 
-// lone notes a number of machines or processes without a rank, and a pod or task that has an address to meet at or, of
-// Volcano, others of its kind before it: there may be others like this process, or not.
-func lone(getenv func(string) string) (notes []string) {
+// lone notes a number of machines or processes without a rank among them, a batch job of several, and a pod or task that has
+// an address to meet at or, of Volcano, others of its kind before it: there may be others like this process, or not. inner
+// is what says that it is one of one; nil: nothing does.
+func lone(getenv func(string) string, inner *said) (notes []string) {
 	set := func(name string) bool { return getenv(name) != "" }
+	which := "no variable says which of them this process is"
+	if inner != nil {
+		which = fmt.Sprintf("%s says that it is the only one", inner.worldName)
+	}
 	for _, name := range counts {
 		if n, err := number(name, getenv(name)); err == nil && n > 1 {
-			notes = append(notes, fmt.Sprintf("%s=%d, and no variable says which of them this process is: if a launcher started others like it, each trains alone; this run is on its own", name, n))
+			notes = append(notes, fmt.Sprintf("%s=%d, and %s: if a launcher started others like it, each trains alone; %s", name, n, which, own))
 			break
 		}
+	}
+	if inner == nil {
+		notes = append(notes, batch(getenv)...)
 	}
 	if n, err := number(workersBeside, getenv(workersBeside)); err == nil && n > 0 {
 		notes = append(notes, fmt.Sprintf("%s=%d: as many workers may run beside this process; %s", workersBeside, n, own))
@@ -33,6 +47,9 @@ func lone(getenv func(string) string) (notes []string) {
 		return notes
 	}
 	order, n := orders[index], getenv(orders[index])
+	if inner != nil && n == "0" { // the only one is the first
+		return notes
+	}
 	switch {
 	case master >= 0:
 		address := masters[master] + "=" + getenv(masters[master])
@@ -42,6 +59,24 @@ func lone(getenv func(string) string) (notes []string) {
 		notes = append(notes, fmt.Sprintf("%s=%s: this task of Volcano has others before it; %s", order, n, own))
 	}
 	return notes
+}
+
+// batch notes that a batch job has several tasks or machines, of which this process is none: it is the job's shell's.
+func batch(getenv func(string) string) []string {
+	if getenv("SLURM_STEP_NUM_TASKS") != "" {
+		return nil
+	}
+	for _, a := range allocations {
+		n := howMany(getenv(a.name))
+		if a.name == "LSB_MCPU_HOSTS" { // names and slots in turns
+			n /= 2
+		}
+		if n > 1 {
+			const line = "%s=%s: the batch job has %d of them, and this is one process of its shell; %s starts all"
+			return []string{fmt.Sprintf(line, a.name, getenv(a.name), n, a.starts)}
+		}
+	}
+	return nil
 }
 
 // own ends a note.
