@@ -13,8 +13,9 @@
 // alone says nothing. Clouds that start the command once on each node count nodes, not processes: a job of one node is
 // a process of its own, also where PET_NPROC_PER_NODE tells torchrun, which did not start it, to make more of it. A
 // WORLD_SIZE of 1 is one process without a RANK, and a lone RANK of 0 may be. A number of machines that no variable
-// numbers is a note, and so is a batch shell of a job of several tasks or machines. Tasks of Volcano are added up, whose kinds are numbered from 0 each. What looks like a launcher
-// that no source describes is found by [FindAlike], for a warning.
+// numbers is a note, and so is a batch shell of a job of several tasks or machines. Tasks of Volcano are added up,
+// whose kinds are numbered from 0 each. What looks like a launcher that no source describes is found by [FindAlike],
+// for a warning.
 package launcher
 
 import (
