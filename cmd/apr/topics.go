@@ -90,4 +90,7 @@ its name.
   adapter/        of --lora: the adapter, as PEFT loads it
   report.html     verdict, curves, scores: one file, which opens without a network
   receipt.json    how it ended, with the hashes of what it wrote; written last
-A run is running, completed, stopped (by a signal; can be resumed) or failed. apr verify recomputes what a run wrote down.`
+A run is running, completed, stopped (by a signal) or failed (by an error, or killed). runs resume goes on with both of the
+latter from the last checkpoint. apr verify recomputes what a run wrote down.
+The line of progress has step, loss, KL from the teacher, CE of the text, |g| (norm of the gradient), lr (learning rate), MFU
+(share of the device's peak that the model's own arithmetic takes), tokens/s and the time left, as many as fit.`
