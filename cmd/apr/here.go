@@ -96,6 +96,9 @@ func trained(run string) (string, error) {
 	e := fault.In(fault.NotFound, run, "has no student.apr yet: it is written when the run completes").WithID("E-RUN-010")
 	if r, err := runlog.ReadStatus(run); err == nil {
 		e.Msg = "has no student.apr: the run is " + r.Status
+		if r.Status == runlog.Stopped {
+			return "", e.WithHint("apr runs resume %s goes on with it", filepath.Base(run))
+		}
 	}
 	return "", e.WithHint("apr runs show %s", filepath.Base(run))
 }
