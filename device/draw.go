@@ -2,22 +2,44 @@ package device
 
 import "apr/tensor"
 
-// Drawer is a Stream that draws ids on the device. A device whose streams are none has Draws in its Lacks; logits are
-// then drawn from on the host.
-type Drawer interface {
-	// Draw draws an id of softmax(x+never) for each row of x [n,V] float32: with the uniform numbers u of DrawUniform,
+// Two operations draw ids from a softmax where the logits are. They share neither arithmetic nor random numbers:
+//
+//	          DrawNext                                DrawMany
+//	for       the next token of each text             a cache's draws from a teacher's distribution
+//	draws     one id of a row, some excluded          n ids of a row, with replacement
+//	returns   the id, and ln of its probability       the ids, and sums that give the entropy
+//	logits    float32, read once: a text waits        read twice, weights in float64
+//	numbers   one of SplitMix64 for each logit        one of Philox4x32-10 for each draw
+//	ids       of two devices: alike but for rounding  of all devices: equal, given equal logits
+//
+// DrawNext cannot do what DrawMany does: a Gumbel number for each logit gives one id, and n ids would need n passes.
+// DrawMany is slower for one id: its sums are exact, so that a cache does not depend on the device, by float64.
+
+// NextDrawer is a Stream that draws the next token of each text on the device. A device whose streams are none has
+// DrawsNext in its Lacks; logits are then drawn from on the host.
+type NextDrawer interface {
+	// DrawNext draws an id of softmax(x+never) for each row of x [n,V] float32: with the uniform numbers u of NextUniform,
 	//
 	//	id = argmax_i x[r,i] + never[i] − ln(−ln u(keys[r], i)),  the lowest of equal ones (Gumbel 1954),
 	//
 	// and writes it to ids [n,1] I32, and the id as a number and ln softmax(x)[id] to out [n,2] F32: NaN if the row has
 	// NaN or +∞. never [1,V] F32, of 0 and −∞, or zero for none, keeps ids from being drawn and changes no
 	// probability. keys [2n,1] I32 are the lower and the upper half of a 64-bit key for each row.
-	Draw(ids, out, x, never, keys Tensor)
+	DrawNext(ids, out, x, never, keys Tensor)
 }
 
-// CheckDraw checks a call of Drawer.Draw.
-func CheckDraw(drawn, out, x, never, keys Tensor) {
-	const op = OpDraw
+// ManyDrawer is a Stream that draws many ids of each row on the device. A device whose streams are none has DrawsMany
+// in its Lacks; logits are then drawn from on the host, by DrawManyRow, with the same ids.
+type ManyDrawer interface {
+	// DrawMany draws n = out.Cols−ManySums ids from softmax(z[r]/temperature) for each row, with replacement, and writes
+	// to out[r] what DrawManyRow does. z [c,V] F32, out [c, n+ManySums] F32. keys [3c,1] I32 without gaps has for each
+	// row the halves of its key, the lower first, and its position.
+	DrawMany(out, z, keys Tensor, temperature float64)
+}
+
+// CheckDrawNext checks a call of NextDrawer.DrawNext.
+func CheckDrawNext(drawn, out, x, never, keys Tensor) {
+	const op = OpDrawNext
 	views(op, x, out)
 	optional(op, never)
 	typed(op, tensor.F32, noFloat32, x, out, never)
@@ -28,11 +50,19 @@ func CheckDraw(drawn, out, x, never, keys Tensor) {
 	need(x.Cols > 0 && x.Cols < 1<<24, op, "the columns are none, or cannot be told as a number")
 }
 
-// DrawUniform returns y, of which u = 1−y is the uniform number of an id under a key: the upper 32 bits k of the
-// mix of SplitMix64 (Steele et al. 2014) of key + (id+1)·0x9e3779b97f4a7c15, as (k + ½)/2³².
-func DrawUniform(key uint64, id int) float64 {
-	x := key + (uint64(id)+1)*0x9e3779b97f4a7c15
-	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
-	x = (x ^ x>>27) * 0x94d049bb133111eb
-	return (float64((x^x>>31)>>32) + .5) / (1 << 32)
+// CheckDrawMany checks a call of ManyDrawer.DrawMany.
+func CheckDrawMany(out, z, keys Tensor, temperature float64) {
+	const op = OpDrawMany
+	views(op, out, z)
+	typed(op, tensor.F32, noFloat32, out, z)
+	need(out.Rows == z.Rows && out.Cols > ManySums && out.Cols <= ManySums+MaxMany, op, wrongShapes)
+	need(z.Cols > 0 && z.Cols <= 1<<22, op, wrongShapes)
+	ids(op, keys, 3*z.Rows)
+	need(temperature > 0 && finite(temperature), op, "temperature is not positive")
+}
+
+// NextUniform returns y, of which u = 1−y is the uniform number of an id under a key: (k + ½)/2³², k the number of
+// SplitMix64 (DropNumber).
+func NextUniform(key uint64, id int) float64 {
+	return (float64(DropNumber(key, uint64(id))) + .5) / (1 << 32)
 }

@@ -63,7 +63,8 @@ const (
 	OpAdamW
 	OpQuantize
 	OpArgMax
-	OpDraw
+	OpDrawNext
+	OpDrawMany
 	OpDecode
 	OpTemp
 	OpRelease
@@ -82,7 +83,7 @@ var opNames = [NumOps]string{
 	"LowRankInputGrad", "Mix", "Project",
 	"Route", "RouteBackward", "GroupedMatMul", "GroupedInputGrad",
 	"GroupedWeightGrad", "Combine", "CombineBackward", "CountSlots", "BalanceBackward", "Gather", "Scatter", "Loss",
-	"SquaredError", "CompareMaps", "Verdict", "AdamW", "Quantize", "ArgMax", "Draw", "Decode",
+	"SquaredError", "CompareMaps", "Verdict", "AdamW", "Quantize", "ArgMax", "DrawNext", "DrawMany", "Decode",
 	"Temp", "Release", "Alloc", "Free", "Frozen", "Phase",
 }
 
@@ -118,11 +119,14 @@ func (o Op) Feature() Feature {
 	if o == OpProject {
 		return Projects
 	}
-	if o == OpDraw {
-		return Draws
+	if o == OpDrawNext {
+		return DrawsNext
 	}
 	if o == OpCompareMaps {
 		return Maps
+	}
+	if o == OpDrawMany {
+		return DrawsMany
 	}
 	return ""
 }

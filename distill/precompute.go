@@ -28,22 +28,25 @@ const shardBytes = 64_000_000
 
 // Cached is what a precomputation did.
 type Cached struct {
-	Cache        string                  `json:"cache"`
-	Kind         string                  `json:"kind"`
-	Rows         int                     `json:"rows"`
-	Positions    int64                   `json:"positions"`
-	Shards       int                     `json:"shards"`
-	Written      int                     `json:"shards_written"` // by this process
-	Missing      int                     `json:"shards_missing"`
-	Sealed       bool                    `json:"sealed"`
-	Bytes        int64                   `json:"bytes"` // of all shards that are there
-	PerPosition  *float64                `json:"bytes_per_position"`
-	TokensPerSec *float64                `json:"tokens_per_second"` // of this process
-	Seconds      float64                 `json:"duration_seconds"`
-	Inputs       map[string]runlog.Input `json:"inputs"`
-	ManifestSHA  string                  `json:"manifest_sha256"` // empty: not sealed
-	Teacher      string                  `json:"teacher"`
-	Way          *PassWay                `json:"pass"` // null: nothing was computed, or no plan can be made for the device
+	Cache        string   `json:"cache"`
+	Kind         string   `json:"kind"`
+	Rows         int      `json:"rows"`
+	Positions    int64    `json:"positions"`
+	Shards       int      `json:"shards"`
+	Written      int      `json:"shards_written"` // by this process
+	Missing      int      `json:"shards_missing"`
+	Sealed       bool     `json:"sealed"`
+	Bytes        int64    `json:"bytes"` // of all shards that are there
+	PerPosition  *float64 `json:"bytes_per_position"`
+	TokensPerSec *float64 `json:"tokens_per_second"` // of this process
+	// Of the device, while the teacher's body and head computed, and the time of a position's draws
+	Forward     *float64                `json:"forward_tokens_per_second,omitempty"`
+	DrawsUS     *float64                `json:"draws_us_per_token,omitempty"`
+	Seconds     float64                 `json:"duration_seconds"`
+	Inputs      map[string]runlog.Input `json:"inputs"`
+	ManifestSHA string                  `json:"manifest_sha256"` // empty: not sealed
+	Teacher     string                  `json:"teacher"`
+	Way         *PassWay                `json:"pass"` // null: nothing was computed, or no plan can be made for the device
 }
 
 // precomputation makes a cache.
@@ -63,6 +66,11 @@ type precomputation struct {
 	stream  device.Stream
 	teacher *teacher.Resident
 	batch   *model.Batch
+
+	// Of all passes so far: positions, those that fill a pass too, and the time of the device by phase. PhaseLoss
+	// is that of draws.
+	positions int
+	phases    [device.NumPhases]time.Duration
 }
 
 // openForCache opens the teacher and the data, as a run of c does.
@@ -176,6 +184,10 @@ func checkCacheJob(c Config, job CacheJob) error {
 	return nil
 }
 
+// drawAlgorithm names how ids are drawn, in the header's algorithms. Caches of earlier versions, whose weights were
+// rounded sums, have no such name: they serve training, and are not continued.
+const drawAlgorithm = "draws by integer weights"
+
 // describe makes the header and the list of rows.
 func (p *precomputation) describe() error {
 	info := p.dev.Info()
@@ -227,6 +239,9 @@ func (p *precomputation) describe() error {
 	if d, ok := p.dev.(interface{ Identity() string }); ok {
 		h.Algorithms += ", " + d.Identity()
 	}
+	if p.job.Kind == cache.Draws {
+		h.Algorithms += ", " + drawAlgorithm
+	}
 	passes := max(1, limit/(perRow*int64(p.c.SeqLen)*int64(h.PassRows)))
 	if p.job.ShardBytes == 0 { // a shard has at least the rows that go through a layer together
 		passes = max(passes, int64(p.way.groups))
@@ -263,31 +278,98 @@ func (p *precomputation) run(ctx context.Context, obs Observer, out *Cached) err
 	defer p.batch.Free(p.dev)
 	obs.Phase("running the teacher")
 	done, began := 0, time.Now()
+	var pending behind
 	for _, s := range todo {
 		if p.w.Has(s) { // another process was faster: one that makes all that is missing
 			done += s.Hi - s.Lo
 			continue
 		}
-		var all [][]byte
-		for lo, step := s.Lo, p.header.PassRows*p.way.groups; lo < s.Hi; lo += step {
-			if ctx.Err() != nil {
-				return fault.New(fault.Stopped, "stopped after %d of %d rows", done, rows).
-					WithHint("the same command goes on: shards that are written are skipped, the one in progress is made again")
-			}
-			encoded, err := p.pass(lo, min(lo+step, s.Hi))
-			if err != nil {
-				return err
-			}
-			all = append(all, encoded...)
-			done += len(encoded)
-			obs.Advance(done, rows)
+		if err := p.shard(ctx, s, func(n int) { obs.Advance(done+n, rows) }, &pending); err != nil {
+			return errors.Join(stoppedAfter(err, done, rows), pending.end())
 		}
-		if err := p.w.Write(s, all); err != nil {
-			return err
-		}
+		done += s.Hi - s.Lo
 		out.Written++
 	}
+	if err := pending.end(); err != nil {
+		return err
+	}
+	p.measure(out)
 	rate := float64(rows) * float64(p.c.SeqLen) / time.Since(began).Seconds()
 	out.TokensPerSec = &rate
 	return nil
+}
+
+// behind is what the host does with a pass while the next one runs: encoding, and writing a shard that is complete.
+type behind struct{ done chan error }
+
+// then runs f when what came before is done, whose error it returns.
+func (w *behind) then(f func() error) error {
+	if err := w.end(); err != nil {
+		return err
+	}
+	w.done = make(chan error, 1)
+	go func(done chan error) { done <- f() }(w.done)
+	return nil
+}
+
+// end waits for what is under way.
+func (w *behind) end() error {
+	if w.done == nil {
+		return nil
+	}
+	err := <-w.done
+	w.done = nil
+	return err
+}
+
+// errStopped ends a shard whose context has ended.
+var errStopped = errors.New("stopped")
+
+// stoppedAfter says how far a process came that was asked to stop.
+func stoppedAfter(err error, done, rows int) error {
+	if !errors.Is(err, errStopped) {
+		return err
+	}
+	return fault.New(fault.Stopped, "stopped after %d of %d rows", done, rows).
+		WithHint("the same command goes on: shards that are written are skipped, the one in progress is made again")
+}
+
+// shard makes a shard, pass by pass. The host is a pass behind.
+func (p *precomputation) shard(ctx context.Context, s cache.Shard, advance func(rows int), host *behind) error {
+	var all [][]byte
+	for lo, step := s.Lo, p.header.PassRows*p.way.groups; lo < s.Hi; lo += step {
+		if ctx.Err() != nil {
+			return errStopped
+		}
+		hi := min(lo+step, s.Hi)
+		encode, err := p.begin(p.keys[lo:hi], p.at[lo:hi])
+		if err != nil {
+			return err
+		}
+		last := hi == s.Hi
+		err = host.then(func() error {
+			encoded, err := encode()
+			if all = append(all, encoded...); err != nil || !last {
+				return err
+			}
+			return p.w.Write(s, all)
+		})
+		if err != nil {
+			return err
+		}
+		advance(hi - s.Lo)
+	}
+	return nil
+}
+
+// measure says what the device took.
+func (p *precomputation) measure(out *Cached) {
+	if body := p.phases[device.PhaseTeacher].Seconds(); body > 0 {
+		rate := float64(p.positions) / body
+		out.Forward = &rate
+	}
+	if p.header.Kind == cache.Draws && p.positions > 0 && drawsThere(p.dev.Info()) {
+		us := 1e6 * p.phases[device.PhaseLoss].Seconds() / float64(p.positions)
+		out.DrawsUS = &us
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"runtime"
+	"slices"
 	"sync"
 
 	"apr/device"
@@ -40,12 +41,21 @@ func (p *precomputation) pass(lo, hi int) (out [][]byte, err error) {
 }
 
 // passOf runs the teacher over rows of the data, whose keys these are, and encodes what it says.
-func (p *precomputation) passOf(keys []cache.Key, at []int) (out [][]byte, err error) {
+func (p *precomputation) passOf(keys []cache.Key, at []int) ([][]byte, error) {
+	encode, err := p.begin(keys, at)
+	if err != nil {
+		return nil, err
+	}
+	return encode()
+}
+
+// begin is passOf up to the encoding, for which the device is not needed: the next pass may run meanwhile.
+func (p *precomputation) begin(keys []cache.Key, at []int) (encode func() ([][]byte, error), err error) {
 	err = p.through(keys, at, func(keys []cache.Key) (err error) {
-		out, err = p.encode(keys)
+		encode, err = p.collect(keys)
 		return err
 	})
-	return out, err
+	return encode, err
 }
 
 // onePass runs the teacher over rows [lo,hi) of the cache, and then do while their hidden states are there.
@@ -61,81 +71,180 @@ func (p *precomputation) through(keys []cache.Key, at []int, do func(keys []cach
 	for r := range b.Rows {
 		fillBatch(b, r, p.in.rows, at[min(r, len(at)-1)])
 	}
-	p.stream.Phase(device.PhaseTeacher)
-	p.batch.Load(p.stream, b, b.Rows)
 	p.stream.SetScalars(device.Scalars{InvN: 1})
+	p.batch.Load(p.stream, b, b.Rows)
+	p.stream.Phase(device.PhaseTeacher)
 	p.teacher.Begin(p.stream, p.batch)
 	err := do(keys)
 	p.teacher.End(p.stream)
-	if _, werr := p.stream.Wait(context.Background()); werr != nil {
+	rec, werr := p.stream.Wait(context.Background())
+	if werr != nil {
 		return werr
+	}
+	p.positions += b.Rows * b.SeqLen
+	for i, t := range rec.Phases {
+		p.phases[i] += t
 	}
 	return err
 }
 
+// collect brings what the teacher says of the rows of the pass to the host, and returns what encodes it.
+func (p *precomputation) collect(keys []cache.Key) (encode func() ([][]byte, error), err error) {
+	if p.header.Kind == cache.Hidden {
+		return p.collectStates(len(keys))
+	}
+	return p.collectDraws(keys)
+}
+
 // encode encodes what the teacher says of the rows of the pass.
 func (p *precomputation) encode(keys []cache.Key) ([][]byte, error) {
-	if p.job.Kind == cache.Hidden {
-		return p.states(len(keys))
-	}
-	return p.draw(keys)
-}
-
-// states encodes the hidden states of the first n rows of the pass.
-func (p *precomputation) states(n int) (out [][]byte, err error) {
-	host := make([]float32, p.header.SeqLen*p.header.Width)
-	for r := range n {
-		if err := p.stream.Download(host, p.teacher.Final().RowRange(r*p.header.SeqLen, (r+1)*p.header.SeqLen)); err != nil {
-			return nil, err
-		}
-		for _, v := range host {
-			if math.IsNaN(float64(v)) || math.IsInf(float64(v), 0) {
-				return nil, fault.New(fault.Inference, "the teacher's hidden states are not finite").WithID("E-DISTILL-115")
-			}
-		}
-		b, err := cache.EncodeHidden(p.header, host)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, b)
-	}
-	return out, nil
-}
-
-// position is what was drawn at a position.
-type position struct {
-	entries []cache.Entry
-	entropy float64
-	err     error
-}
-
-// draw draws at every position of the rows of the pass, and encodes what was drawn.
-func (p *precomputation) draw(keys []cache.Key) (out [][]byte, err error) {
-	h := p.header
-	all := make([]position, len(keys)*h.SeqLen)
-	err = p.eachLogits(len(all), func(lo, hi int, host []float32) { p.sample(all[lo:hi], host, keys, lo) })
+	encode, err := p.collect(keys)
 	if err != nil {
 		return nil, err
 	}
-	for r := range keys {
-		d := cache.Drawn{From: []int32{0}}
-		for _, at := range all[r*h.SeqLen : (r+1)*h.SeqLen] {
-			if at.err != nil {
-				return nil, fault.New(fault.Inference, "%w", at.err).WithID("E-DISTILL-115")
+	return encode()
+}
+
+// eachRow encodes n rows with f, several at a time.
+func eachRow(n int, f func(r int) ([]byte, error)) ([][]byte, error) {
+	out, errs := make([][]byte, n), make([]error, n)
+	var wait sync.WaitGroup
+	workers := min(runtime.GOMAXPROCS(0), n)
+	for w := range workers {
+		wait.Go(func() {
+			for r := w; r < n; r += workers {
+				out[r], errs[r] = f(r)
 			}
-			d.Entries = append(d.Entries, at.entries...)
-			d.From = append(d.From, int32(len(d.Entries)))
-			if h.Entropy {
-				d.Entropy = append(d.Entropy, float32(max(at.entropy, 0)))
-			}
-		}
-		b, err := cache.EncodeDraws(h, d)
-		if err != nil {
+		})
+	}
+	wait.Wait()
+	return out, firstError(errs)
+}
+
+// collectStates is collect for the hidden states of the first n rows of the pass. A row is encoded while the next ones
+// are downloaded; values of a few rows are in memory at a time.
+func (p *precomputation) collectStates(n int) (func() ([][]byte, error), error) {
+	h := p.header
+	out, errs := make([][]byte, n), make([]error, n)
+	var wait sync.WaitGroup
+	free := make(chan []float32, min(runtime.GOMAXPROCS(0)+1, n))
+	for range cap(free) {
+		free <- make([]float32, h.SeqLen*h.Width)
+	}
+	for r := range n {
+		values := <-free
+		if err := p.stream.Download(values, p.teacher.Final().RowRange(r*h.SeqLen, (r+1)*h.SeqLen)); err != nil {
+			wait.Wait()
 			return nil, err
 		}
-		out = append(out, b)
+		wait.Go(func() {
+			out[r], errs[r] = encodeStates(h, values)
+			free <- values
+		})
 	}
-	return out, nil
+	return func() ([][]byte, error) {
+		wait.Wait()
+		return out, firstError(errs)
+	}, nil
+}
+
+// encodeStates encodes a row of hidden states.
+func encodeStates(h cache.Header, values []float32) ([]byte, error) {
+	for _, v := range values {
+		if math.IsNaN(float64(v)) || math.IsInf(float64(v), 0) {
+			return nil, fault.New(fault.Inference, "the teacher's hidden states are not finite").WithID("E-DISTILL-115")
+		}
+	}
+	return cache.EncodeHidden(h, values)
+}
+
+// firstError returns the first error of errs, nil if all are.
+func firstError(errs []error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// collectDraws is collect for draws. Where the device draws, logits never leave it; elsewhere they are downloaded, and
+// drawn from on the host, with the same ids.
+func (p *precomputation) collectDraws(keys []cache.Key) (func() ([][]byte, error), error) {
+	h, width := p.header, p.header.Draws+device.ManySums
+	n := len(keys) * h.SeqLen
+	host := make([]float32, n*width)
+	if drawsThere(p.dev.Info()) {
+		ints := make([]int32, 0, 3*n)
+		for _, k := range keys {
+			key := teacher.DrawKey(h.Seed, k)
+			for position := range h.SeqLen {
+				ints = append(ints, int32(key[0]), int32(key[1]), int32(position))
+			}
+		}
+		out, release := drawPass(p.stream, p.teacher, h, n, ints)
+		err := p.stream.Download(host, out.RowRange(0, n))
+		if release(); err != nil {
+			return nil, err
+		}
+	} else if err := p.eachLogits(n, func(lo, hi int, logits []float32) {
+		p.sample(host, logits, keys, lo, hi)
+	}); err != nil {
+		return nil, err
+	}
+	return func() ([][]byte, error) {
+		return eachRow(len(keys), func(r int) ([]byte, error) {
+			return encodeDrawn(h, host[r*h.SeqLen*width:(r+1)*h.SeqLen*width])
+		})
+	}, nil
+}
+
+// encodeDrawn encodes a row: drawn has for each position what device.DrawManyRow writes.
+func encodeDrawn(h cache.Header, drawn []float32) ([]byte, error) {
+	d, one := teacher.Drawer{}, cache.Drawn{From: []int32{0}}
+	width := len(drawn) / h.SeqLen
+	for at := range h.SeqLen {
+		var entropy float64
+		var err error
+		one.Entries, entropy, err = d.Read(one.Entries, drawn[at*width:(at+1)*width], h.Vocab, at)
+		if err != nil {
+			return nil, fault.New(fault.Inference, "%w", err).WithID("E-DISTILL-115")
+		}
+		one.From = append(one.From, int32(len(one.Entries)))
+		if h.Entropy {
+			one.Entropy = append(one.Entropy, float32(max(entropy, 0)))
+		}
+	}
+	return cache.EncodeDraws(h, one)
+}
+
+// drawsThere reports whether a device draws many ids where the logits are.
+func drawsThere(info device.Info) bool { return !slices.Contains(info.Lacks, device.DrawsMany) }
+
+// drawPass draws at the first n positions of the pass that t has begun, with keys as device.ManyDrawer has them, and
+// returns [≥ n, Draws+ManySums]. Chunks have the same positions whatever n is, so that logits have the same bits.
+func drawPass(s device.Stream, t *teacher.Resident, h cache.Header, n int, keys []int32) (out device.Tensor,
+	release func()) {
+	group := h.PassRows * h.SeqLen
+	whole := (n + group - 1) / group * group
+	out = s.Temp("drawn", device.Logits, tensor.F32, whole, h.Draws+device.ManySums)
+	at := s.Temp("drawn.keys", device.Logits, tensor.I32, 3*whole, 1)
+	rows := min(h.ChunkRows, group)
+	chunk := s.Temp("logits.teacher", device.Logits, tensor.F32, rows, rowLength(h.Vocab)).ColRange(0, h.Vocab)
+	s.UploadInts(at, append(keys, make([]int32, 3*whole-len(keys))...))
+	d := s.(device.ManyDrawer)
+	_ = eachChunk(h, n, func(lo, hi int) error {
+		z := chunk.RowRange(0, hi-lo)
+		t.Logits(s, lo, hi, z)
+		s.Phase(device.PhaseLoss)
+		last := min(hi, n) // what fills the pass is not drawn from
+		d.DrawMany(out.RowRange(lo, last), z.RowRange(0, last-lo), at.RowRange(3*lo, 3*last), h.Temperature)
+		s.Phase(device.PhaseTeacher)
+		return nil
+	})
+	s.Phase(device.PhaseData)
+	s.Release(chunk)
+	return out, func() { s.Release(out, at) }
 }
 
 // eachLogits downloads the logits of the first n positions of the pass, chunk by chunk: those of positions [lo,hi) are in host.
@@ -170,17 +279,18 @@ func eachChunk(h cache.Header, n int, f func(lo, hi int) error) error {
 	return nil
 }
 
-// sample draws at positions whose logits are in host, the first of which is position first of the pass.
-func (p *precomputation) sample(dst []position, host []float32, keys []cache.Key, first int) {
+// sample draws at positions [lo,hi) of the pass, whose logits are in host, into dst.
+func (p *precomputation) sample(dst, host []float32, keys []cache.Key, lo, hi int) {
+	h, width := p.header, p.header.Draws+device.ManySums
 	var wait sync.WaitGroup
-	workers := min(runtime.GOMAXPROCS(0), len(dst))
+	workers := min(runtime.GOMAXPROCS(0), hi-lo)
 	for w := range workers {
 		wait.Go(func() {
-			d := teacher.Drawer{Temperature: p.header.Temperature, Draws: p.header.Draws, Seed: p.header.Seed}
-			for i := w; i < len(dst); i += workers {
-				at := first + i
-				o := &dst[i]
-				o.entries, o.entropy, o.err = d.Draw(nil, host[i*p.header.Vocab:(i+1)*p.header.Vocab], keys[at/p.header.SeqLen], at%p.header.SeqLen)
+			weights := make([]uint64, h.Vocab)
+			for at := lo + w; at < hi; at += workers {
+				key := teacher.DrawKey(h.Seed, keys[at/h.SeqLen])
+				device.DrawManyRow(dst[at*width:(at+1)*width], host[(at-lo)*h.Vocab:(at-lo+1)*h.Vocab], weights, key,
+					uint32(at%h.SeqLen), h.Temperature)
 			}
 		})
 	}
@@ -198,7 +308,12 @@ func dryPass(dev device.Device, s device.Stream, h cache.Header, groups int, m *
 	batch.Load(s, b, b.Rows)
 	s.SetScalars(device.Scalars{InvN: 1})
 	t.Begin(s, batch)
-	if n := min(h.ChunkRows, h.PassRows*h.SeqLen); h.Kind == cache.Draws {
+	switch n := min(h.ChunkRows, h.PassRows*h.SeqLen); {
+	case h.Kind != cache.Draws:
+	case drawsThere(dev.Info()):
+		_, release := drawPass(s, t, h, groups*h.PassRows*h.SeqLen, nil)
+		release()
+	default:
 		chunk := s.Temp("logits.teacher", device.Logits, tensor.F32, n, rowLength(h.Vocab)).ColRange(0, h.Vocab)
 		t.Logits(s, 0, n, chunk)
 		s.Release(chunk)

@@ -16,8 +16,8 @@ import (
 // all are at one position, and every layer attends to all of them with one operation. A text that has ended is fed with
 // padding until all have. That suits texts of about one length, as a student's own rows are; a Writer suits others.
 //
-// Where the device draws (device.Drawer), logits stay there, and a drawn id depends on the request, the weights and the
-// number of texts of a pass. Elsewhere it is chosen on the host as a Writer's is.
+// Where the device draws (device.NextDrawer), logits stay there, and a drawn id depends on the request, the weights and
+// the number of texts of a pass. Elsewhere it is chosen on the host as a Writer's is.
 //
 // On an H200 a pass over 512 texts of a 0.5B model, of 640 tokens at the end, takes 6.8 ms: 60,600 tokens a second.
 type Together struct {
@@ -159,8 +159,8 @@ func (t *Text) add(q *Sequence, token Token) bool {
 func (w *Together) choose(qs []*Sequence, due []bool) ([]Token, error) {
 	w.m.Logits(w.s, w.logits, w.hidden)
 	tokens := make([]Token, len(qs))
-	d, ok := w.s.(device.Drawer)
-	if !ok || slices.Contains(w.m.Device().Info().Lacks, device.Draws) {
+	d, ok := w.s.(device.NextDrawer)
+	if !ok || slices.Contains(w.m.Device().Info().Lacks, device.DrawsNext) {
 		return tokens, w.pick(tokens, qs, due)
 	}
 	keys := make([]int32, 2*w.cache.Rows())
@@ -169,7 +169,7 @@ func (w *Together) choose(qs []*Sequence, due []bool) ([]Token, error) {
 		keys[2*i], keys[2*i+1] = int32(uint32(key)), int32(uint32(key>>32))
 	}
 	w.s.UploadInts(w.keys, keys)
-	d.Draw(w.drawn, w.out, w.logits, w.never, w.keys)
+	d.DrawNext(w.drawn, w.out, w.logits, w.never, w.keys)
 	host := make([]float32, 2*w.cache.Rows())
 	if err := w.s.Download(host, w.out); err != nil {
 		return nil, err

@@ -2,6 +2,7 @@
 // zeros are sparse, so that one of 15 GB takes no disk.
 //
 //	go run ./bench/synth -shape 7b -zero -tokenizer testdata/models/gosrc -o /tmp/zero.gguf
+//	go run ./bench/synth -shape 7b -scheme q4_k_m -tokens 151665 -o /tmp/random.gguf
 package main
 
 import (
@@ -14,6 +15,7 @@ import (
 
 	"apr/arch"
 	"apr/bench"
+	"apr/convert"
 	"apr/format/aprfile"
 	"apr/format/gguf"
 	"apr/format/safetensors"
@@ -27,6 +29,7 @@ func main() {
 	var o options
 	flag.StringVar(&o.shape, "shape", "0.5b", "published shape, such as 0.5b or qwen3-8b")
 	flag.IntVar(&o.layers, "layers", 0, "the first so many layers")
+	flag.StringVar(&o.scheme, "scheme", "", "random blocks of this scheme, such as q4_k_m, instead of bfloat16")
 	flag.BoolVar(&o.zero, "zero", false, "zeros, as a sparse file")
 	flag.StringVar(&o.tokenizer, "tokenizer", "testdata/models/gosrc", "folder of the tokenizer")
 	flag.BoolVar(&o.fill, "fill", false, "made-up tokens for the ids that the tokenizer lacks, so that generation computes every row of the head")
@@ -41,6 +44,7 @@ func main() {
 
 type options struct {
 	shape, tokenizer, out string
+	scheme                string
 	layers, tokens        int
 	zero, fill            bool
 }
@@ -67,6 +71,11 @@ func (o options) run() error {
 	}
 	c.BOS, c.EOS = int(tok.EOS()), []int{int(tok.EOS())}
 	f := bench.RandomModel(c, 1)
+	if o.scheme != "" {
+		if f, err = bench.RandomQuantised(c, 1, convert.Scheme(o.scheme)); err != nil {
+			return err
+		}
+	}
 	var sources []tensor.Source
 	for _, t := range f.File.Tensors() {
 		s := t.Source()

@@ -180,10 +180,12 @@ func modulesOf(o dry.Op, act tensor.DType, tf32 bool) []string {
 		return kernel.QuantizeModules(strings.Split(o.Weight, "+"))
 	case device.OpDropout:
 		return []string{kernel.DropoutModule}
-	case device.OpDraw:
-		return []string{kernel.DrawModule}
+	case device.OpDrawNext:
+		return []string{kernel.DrawNextModule}
 	case device.OpCompareMaps:
 		return []string{kernel.MapsModule}
+	case device.OpDrawMany:
+		return []string{kernel.DrawManyModule}
 	case device.OpMix, device.OpSquaredError:
 		return []string{kernel.GuideModule}
 	case device.OpScale, device.OpAdd, device.OpSoftCap:

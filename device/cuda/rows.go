@@ -60,14 +60,26 @@ func (s *Stream) ArgMax(ids, best, x device.Tensor) {
 	}
 }
 
-var _ device.Drawer = (*Stream)(nil)
+var _ device.NextDrawer = (*Stream)(nil)
 
-// Draw draws an id of softmax(x+never) for each row: see device.Drawer.
-func (s *Stream) Draw(ids, out, x, never, keys device.Tensor) {
-	device.CheckDraw(ids, out, x, never, keys)
-	if o := s.begin("Draw", ids, out, x, never, keys); o != nil {
+// DrawNext draws an id of softmax(x+never) for each row: see device.NextDrawer.
+func (s *Stream) DrawNext(ids, out, x, never, keys device.Tensor) {
+	device.CheckDrawNext(ids, out, x, never, keys)
+	if o := s.begin("DrawNext", ids, out, x, never, keys); o != nil {
 		ids.Buf.(*buffer).ids = nil // only the device knows them
-		kernel.Draw(o, mat(ids), mat(out), mat(x), mat(never), mat(keys))
+		kernel.DrawNext(o, mat(ids), mat(out), mat(x), mat(never), mat(keys))
+		o.end()
+	}
+}
+
+var _ device.ManyDrawer = (*Stream)(nil)
+
+// DrawMany draws ids from the softmax of each row, in one launch: see device.ManyDrawer.
+func (s *Stream) DrawMany(out, z, keys device.Tensor, temperature float64) {
+	device.CheckDrawMany(out, z, keys, temperature)
+	if o := s.begin("DrawMany", out, z, keys); o != nil {
+		o.sized(z.Rows, z.Cols, out.Cols)
+		kernel.DrawMany(o, mat(out), mat(z), mat(keys).Ptr, temperature)
 		o.end()
 	}
 }

@@ -94,7 +94,7 @@ func Cases() []Case {
 		deviceCases(), moveCases(), interleavedCases(), layerCases(), clampedCases(), headNormCases(), elementCases(), dropoutCases(), lowRankCases(), rotaryCases(), matmulCases(), weightCases(),
 		fewRowCases(), expertCases(), attentionCases(), maskedAttentionCases(), sinkAttentionCases(),
 		needing(device.DeltaNet, linearCases()), lossCases(), guideCases(),
-		projectCases(), drawCases(), needing(device.Maps, mapCases()),
+		projectCases(), drawNextCases(), drawManyCases(), needing(device.Maps, mapCases()),
 		optimizerCases(), quantizeCases(), gradientCases(), streamCases(), repeatCases(),
 	} {
 		all = append(all, group...)

@@ -29,7 +29,7 @@ func Refusals() []Refusal {
 	for _, group := range [][]Refusal{
 		memoryRefusals(), transferRefusals(), rowRefusals(), pickRefusals(), normRefusals(), headNormRefusals(), productRefusals(), gatedRefusals(), turnRefusals(), elementRefusals(),
 		expertRefusals(), rotaryRefusals(), attentionRefusals(), linearRefusals(), trainRefusals(), guideRefusals(),
-		projectRefusals(), drawRefusals(), mapRefusals(), lowRankRefusals(), quantizeRefusals(),
+		projectRefusals(), drawNextRefusals(), drawManyRefusals(), mapRefusals(), lowRankRefusals(), quantizeRefusals(),
 	} {
 		all = append(all, group...)
 	}

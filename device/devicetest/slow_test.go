@@ -48,8 +48,9 @@ type ops struct {
 	scale          func(x ref.Mat, f float64) ref.Mat
 	softCap        func(x ref.Mat, c float64) ref.Mat
 	dropout        func(x ref.Mat, d device.Drop) ref.Mat
-	draw           func(x ref.Mat, never []float64, keys []uint64) ([]int, []float64)
+	drawNext       func(x ref.Mat, never []float64, keys []uint64) ([]int, []float64)
 	project        func(t ref.Mat, starts, ids []int, weights []float64, temperature float64) ref.Mat
+	drawMany       func(z []float64, us []uint64, temperature float64) (ids []int, entropy float64)
 	mix            func(y, t ref.Mat, w, temperature float64) ref.Mat
 	maps           func(s, t ref.Map, counts []bool, weight, invN float64) (sum float64, dq, dk, dsinks ref.Mat)
 	squared        func(u, t ref.Mat, weight, invN float64) (sum float64, grad ref.Mat)
@@ -83,7 +84,8 @@ func newSlow(act tensor.DType) *slow {
 		headNorm: ref.HeadNorm, headNormBack: ref.HeadNormBackward, rotate: ref.Rotate, attention: ref.Attention,
 		attentionBack: ref.AttentionBackward, sinkGrad: ref.SinkGrad, deinterleave: ref.Deinterleave, interleave: interleave,
 		glu: ref.GLU, gluBack: ref.GLUBackward, plus: ref.Mat.Add, scale: ref.Scale, softCap: ref.SoftCap, dropout: ref.Dropout,
-		mix: ref.Mix, project: ref.Project, draw: drawn, squared: ref.SquaredError, maps: ref.AttentionDivergence,
+		mix: ref.Mix, project: ref.Project, drawMany: ref.DrawMany, drawNext: drawn, squared: ref.SquaredError,
+		maps: ref.AttentionDivergence,
 		conv: ref.Conv, convBack: ref.ConvBackward, delta: ref.DeltaNet, deltaBack: ref.DeltaNetBackward,
 		experts: rightExperts(), blocks: rightBlocks(), low: rightLow(), gated: ref.GLU, keepsProduct: true, gatesStored: true, readsFirst: true,
 		loss: ref.Loss, argMax: ref.ArgMax, best: ref.Best, embedBack: ref.EmbedBackward, adamW: ref.AdamW,

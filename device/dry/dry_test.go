@@ -241,6 +241,10 @@ func TestBlockOperations(t *testing.T) {
 			w := device.Projection{Teacher: 2, Starts: ids(3), IDs: ids(2), Weights: single(1, 2)}
 			s.(device.Projector).Project(lse, lse, w, ids(64), 2)
 		}, 3*4*64*2 + 4*(3+2+2+64)},
+		"DrawMany": {func() {
+			keys := s.Temp("keys", device.Activations, tensor.I32, 3*64, 1)
+			s.(device.ManyDrawer).DrawMany(single(64, 9), lse, keys, 2)
+		}, 4 * (64*9 + 2*64*2 + 3*64)},
 		"SquaredError":      {func() { s.SquaredError(lse, lse, lse, 2) }, 3 * 4 * 64 * 2},
 		"Rotate":            {func() { s.Rotate(x, r) }, 2 * 2 * 64 * 8},
 		"GLU":               {func() { s.GLU(k, x, device.GELUTanh) }, 2 * 64 * 12},

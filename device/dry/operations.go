@@ -266,6 +266,15 @@ func (s *Stream) Project(y, t device.Tensor, w device.Projection, rows device.Te
 		n+float64(t.Rows)*float64(y.Cols)*4)
 }
 
+var _ device.ManyDrawer = (*Stream)(nil)
+
+// DrawMany records the operation, which reads z twice.
+func (s *Stream) DrawMany(out, z, keys device.Tensor, temperature float64) {
+	device.CheckDrawMany(out, z, keys, temperature)
+	n := use(device.OpDrawMany, out, z, z, keys)
+	s.count(Op{Kind: device.OpDrawMany, In: z.DType, Out: out.DType, Rows: z.Rows, Cols: z.Cols}, 0, n)
+}
+
 // SquaredError records the operation.
 func (s *Stream) SquaredError(grad, u, t device.Tensor, weight float64) {
 	device.CheckSquaredError(grad, u, t, weight)
@@ -314,12 +323,12 @@ func (s *Stream) AdamW(params []*device.Param, _ device.AdamW) {
 	s.count(Op{Kind: device.OpAdamW, In: tensor.F32, Rows: len(params)}, 0, n)
 }
 
-var _ device.Drawer = (*Stream)(nil)
+var _ device.NextDrawer = (*Stream)(nil)
 
-// Draw records the operation.
-func (s *Stream) Draw(rows, out, x, never, keys device.Tensor) {
-	device.CheckDraw(rows, out, x, never, keys)
-	s.count(Op{Kind: device.OpDraw, In: x.DType, Rows: x.Rows, Cols: x.Cols}, 0, use(device.OpDraw, rows, out, x,
+// DrawNext records the operation.
+func (s *Stream) DrawNext(rows, out, x, never, keys device.Tensor) {
+	device.CheckDrawNext(rows, out, x, never, keys)
+	s.count(Op{Kind: device.OpDrawNext, In: x.DType, Rows: x.Rows, Cols: x.Cols}, 0, use(device.OpDrawNext, rows, out, x,
 		never, keys))
 }
 

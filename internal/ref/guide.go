@@ -38,16 +38,16 @@ func Project(t Mat, starts, ids []int, weights []float64, temperature float64) M
 	return out
 }
 
-// Draw returns the scores that device.Drawer draws by, x[r,i] + never[i] − ln(−ln u(keys[r], i)), never nil for
-// none.
-func Draw(x Mat, never []float64, keys []uint64) Mat {
+// DrawNext returns the scores that device.NextDrawer draws by, x[r,i] + never[i] − ln(−ln u(keys[r], i)), never nil
+// for none.
+func DrawNext(x Mat, never []float64, keys []uint64) Mat {
 	scores := New(x.Rows, x.Cols)
 	for r := range x.Rows {
 		for i, v := range x.Row(r) {
 			if never != nil {
 				v += never[i]
 			}
-			scores.Row(r)[i] = v - math.Log(-math.Log1p(-device.DrawUniform(keys[r], i)))
+			scores.Row(r)[i] = v - math.Log(-math.Log1p(-device.NextUniform(keys[r], i)))
 		}
 	}
 	return scores

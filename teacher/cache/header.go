@@ -46,7 +46,7 @@ type Header struct {
 	ShardRows     int    // rows of a shard; the last has the rest
 
 	Device     string // kind and instruction set
-	Algorithms string // what else decides the bits of matrix products
+	Algorithms string // what else decides the bits of matrix products and draws
 	PassRows   int    // rows that the teacher reads at a time: always as many
 	ChunkRows  int    // positions whose logits are computed at a time
 

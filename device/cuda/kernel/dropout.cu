@@ -1,6 +1,7 @@
 // Values that are dropped by a counter generator. See dropout.go.
 //apr:module target=sm_80 types=bf16,f32 roles=optional
 #include "apr.cuh"
+#include "random.cuh"
 
 struct DropoutArgs {
     const void *x;
@@ -10,14 +11,6 @@ struct DropoutArgs {
     u32 cols, items, below;
     float scale;
 };
-
-// number is the upper half of number i+1 of splitmix64 from state key.
-APR_DEVICE u32 drop_number(u64 key, u64 i) {
-    u64 z = key + (i + 1) * 0x9e3779b97f4a7c15ull;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebull;
-    return (u32)((z ^ z >> 31) >> 32);
-}
 
 // A thread has 4 elements, at distances of the block's threads.
 template <class T> APR_DEVICE void dropout(const DropoutArgs &a) {
@@ -30,7 +23,7 @@ template <class T> APR_DEVICE void dropout(const DropoutArgs &a) {
         load_pack(p, (const T *)a.x + row * a.x_stride + c);
         float v[1];
         widen(v, p);
-        v[0] = drop_number(a.key, a.first + item) < a.below ? 0.0f : v[0] * a.scale;
+        v[0] = split_mix(a.key, a.first + item) < a.below ? 0.0f : v[0] * a.scale;
         narrow(p, v);
         store_pack((T *)a.y + row * a.y_stride + c, p);
     }

@@ -6,7 +6,7 @@ import (
 	"apr/device"
 )
 
-var _ device.Drawer = (*Stream)(nil)
+var _ device.NextDrawer = (*Stream)(nil)
 
 // drawOp draws an id of each row.
 type drawOp struct {
@@ -17,9 +17,9 @@ type drawOp struct {
 	run      func(worker, lo, hi int)
 }
 
-// Draw draws an id of softmax(x+never) for each row: see device.Drawer. Two logarithms an id, in float64.
-func (s *Stream) Draw(ids, out, x, never, keys device.Tensor) {
-	device.CheckDraw(ids, out, x, never, keys)
+// DrawNext draws an id of softmax(x+never) for each row: see device.NextDrawer. Two logarithms an id, in float64.
+func (s *Stream) DrawNext(ids, out, x, never, keys device.Tensor) {
+	device.CheckDrawNext(ids, out, x, never, keys)
 	if !s.begin() {
 		return
 	}
@@ -29,7 +29,7 @@ func (s *Stream) Draw(ids, out, x, never, keys device.Tensor) {
 		o.never = m.row(0)
 	}
 	s.split(o.x.rows, 1, o.run)
-	s.end(device.OpDraw, 0)
+	s.end(device.OpDrawNext, 0)
 }
 
 func (o *drawOp) piece(_, lo, hi int) {
@@ -43,7 +43,7 @@ func (o *drawOp) piece(_, lo, hi int) {
 			if o.never != nil {
 				score += float64(o.never[i])
 			}
-			score -= math.Log(-math.Log1p(-device.DrawUniform(key, i)))
+			score -= math.Log(-math.Log1p(-device.NextUniform(key, i)))
 			if score > most {
 				best, most = i, score
 			}

@@ -11,28 +11,28 @@ import (
 	"apr/tensor"
 )
 
-// drawCases are those of device.Drawer. A device whose streams are none says so in its Lacks, and the cases ask no more
-// of it.
-func drawCases() []Case {
+// drawNextCases are those of device.NextDrawer. A device whose streams are none says so in its Lacks, and the cases ask
+// no more of it.
+func drawNextCases() []Case {
 	var all []Case
 	for _, s := range [][2]int{{1, 1}, {1, 2}, {3, 17}, {5, 64}, {4, 257}, {2, 4099}, {3, 12288}, {1, 151936}} {
 		for _, masked := range []bool{false, true} {
 			if masked && s[1] < 3 {
 				continue
 			}
-			all = append(all, both(fmt.Sprintf("draw/%dx%d, some never: %t", s[0], s[1], masked),
-				func(l *lab) { checkDraw(l, s[0], s[1], masked) })...)
+			all = append(all, both(fmt.Sprintf("draw next/%dx%d, some never: %t", s[0], s[1], masked),
+				func(l *lab) { checkDrawNext(l, s[0], s[1], masked) })...)
 		}
 	}
-	return append(all, Case{Name: "draw/not finite", check: checkDrawNotFinite},
-		Case{Name: "draw/as often as likely", check: checkDrawShares})
+	return append(all, Case{Name: "draw next/not finite", check: checkDrawNextNotFinite},
+		Case{Name: "draw next/as often as likely", check: checkDrawNextShares})
 }
 
-// drawer returns the stream as one, nil if the device says that it is none.
-func (l *lab) drawer() device.Drawer {
-	d, ok := l.s.(device.Drawer)
-	if lacks := slices.Contains(l.dev.Info().Lacks, device.Draws); ok == lacks {
-		l.errorf("a stream is a Drawer: %v, and its device lacks it: %v", ok, lacks)
+// nextDrawer returns the stream as one, nil if the device says that it is none.
+func (l *lab) nextDrawer() device.NextDrawer {
+	d, ok := l.s.(device.NextDrawer)
+	if lacks := slices.Contains(l.dev.Info().Lacks, device.DrawsNext); ok == lacks {
+		l.errorf("a stream is a NextDrawer: %v, and its device lacks it: %v", ok, lacks)
 		return nil
 	}
 	return d
@@ -50,9 +50,9 @@ func (l *lab) keys(keys []uint64) device.Tensor {
 }
 
 // draw draws by keys, and returns ids and logarithms of probabilities.
-func (l *lab) draw(d device.Drawer, x, never device.Tensor, keys []uint64) (ids []int, logs []float64) {
+func (l *lab) draw(d device.NextDrawer, x, never device.Tensor, keys []uint64) (ids []int, logs []float64) {
 	at, out := l.s.Temp("ids", device.Batch, tensor.I32, x.Rows, 1), l.out(tensor.F32, x.Rows, 2)
-	d.Draw(at, out, x, never, l.keys(keys))
+	d.DrawNext(at, out, x, never, l.keys(keys))
 	count := ref.New(x.Cols, 1)
 	for i := range count.V {
 		count.V[i] = float64(i)
@@ -69,9 +69,9 @@ func (l *lab) draw(d device.Drawer, x, never device.Tensor, keys []uint64) (ids 
 	return ids, logs
 }
 
-// checkDraw: the id that is drawn has the largest score but for rounding, and its own probability.
-func checkDraw(l *lab, rows, cols int, masked bool) {
-	d := l.drawer()
+// checkDrawNext: the id that is drawn has the largest score but for rounding, and its own probability.
+func checkDrawNext(l *lab, rows, cols int, masked bool) {
+	d := l.nextDrawer()
 	if d == nil {
 		return
 	}
@@ -95,7 +95,7 @@ func checkDraw(l *lab, rows, cols int, masked bool) {
 	xt := l.in(tensor.F32, x)
 	ids, logs := l.draw(d, xt, never, keys)
 	x = l.get(xt)
-	scores := ref.Draw(x, bias, keys)
+	scores := ref.DrawNext(x, bias, keys)
 	for r, id := range ids {
 		best := slices.Max(scores.Row(r))
 		if id < 0 || id >= cols || !(scores.Row(r)[id] >= best-1e-4) {
@@ -107,9 +107,9 @@ func checkDraw(l *lab, rows, cols int, masked bool) {
 	}
 }
 
-// checkDrawNotFinite: a row with NaN or +∞ has no probability, the others theirs.
-func checkDrawNotFinite(l *lab) {
-	d := l.drawer()
+// checkDrawNextNotFinite: a row with NaN or +∞ has no probability, the others theirs.
+func checkDrawNextNotFinite(l *lab) {
+	d := l.nextDrawer()
 	if d == nil {
 		return
 	}
@@ -125,10 +125,10 @@ func checkDrawNotFinite(l *lab) {
 	}
 }
 
-// checkDrawShares: under many keys ids are drawn as often as they are likely: χ² of 9 degrees of freedom below 33.7,
-// which a right device exceeds once in 10,000 seeds; the keys are the same each time.
-func checkDrawShares(l *lab) {
-	d := l.drawer()
+// checkDrawNextShares: under many keys ids are drawn as often as they are likely: χ² of 9 degrees of freedom below
+// 33.7, which a right device exceeds once in 10,000 seeds; the keys are the same each time.
+func checkDrawNextShares(l *lab) {
+	d := l.nextDrawer()
 	if d == nil {
 		return
 	}
@@ -160,19 +160,19 @@ func checkDrawShares(l *lab) {
 	}
 }
 
-// lots are the operands of Draw.
+// lots are the operands of DrawNext.
 type lots struct{ ids, out, x, never, keys device.Tensor }
 
-func drawRefusals() []Refusal {
+func drawNextRefusals() []Refusal {
 	operands := func(k *desk) lots {
 		return lots{k.ids(3), k.single(3, 2), k.single(3, 7), k.single(1, 7), k.ids(6)}
 	}
-	return refusals(device.OpDraw, operands, func(s device.Stream, a lots) {
-		if d, ok := s.(device.Drawer); ok {
-			d.Draw(a.ids, a.out, a.x, a.never, a.keys)
+	return refusals(device.OpDrawNext, operands, func(s device.Stream, a lots) {
+		if d, ok := s.(device.NextDrawer); ok {
+			d.DrawNext(a.ids, a.out, a.x, a.never, a.keys)
 			return
 		}
-		device.CheckDraw(a.ids, a.out, a.x, a.never, a.keys) // a stream that has no such operation
+		device.CheckDrawNext(a.ids, a.out, a.x, a.never, a.keys) // a stream that has no such operation
 	},
 		wrong[lots]{"ids of another number", wrongShapes, func(k *desk, a *lots) { a.ids = k.ids(2) }},
 		wrong[lots]{"ids of floats", noIDs, func(k *desk, a *lots) { a.ids = k.single(3, 1) }},

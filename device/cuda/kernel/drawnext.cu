@@ -1,8 +1,9 @@
-// Draws of rows: an id of softmax(x + never) by Gumbel's numbers. See draw.go.
+// The next token of each row: an id of softmax(x + never) by Gumbel's numbers. See drawnext.go.
 //apr:module target=sm_80 types=bf16,f32 roles=optional
 #include "apr.cuh"
+#include "random.cuh"
 
-struct DrawArgs {
+struct DrawNextArgs {
     i32 *ids;
     float *out;
     const float *x, *never; // never: zero for none
@@ -11,13 +12,10 @@ struct DrawArgs {
     u32 cols;
 };
 
-// gumbel is −ln(−ln(1−y)), y = (k + ½)/2³² of the upper half k of number i+1 of splitmix64 from state key. ln(1−y) is a
+// gumbel is −ln(−ln(1−y)), y = (k + ½)/2³² of the number k of split_mix. ln(1−y) is a
 // series where y is small: there the logarithm of a number near 1 has few digits, and the largest numbers come from it.
 APR_DEVICE float gumbel(u64 key, u64 i) {
-    u64 z = key + (i + 1) * 0x9e3779b97f4a7c15ull;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebull;
-    const float y = ((float)(u32)((z ^ z >> 31) >> 32) + 0.5f) * 0x1p-32f;
+    const float y = ((float)split_mix(key, i) + 0.5f) * 0x1p-32f;
     const float series = y * (1.0f + y * (0.5f + y * (0.33333334f + y * 0.25f)));
     const float e = y < 0.015625f ? series : -LN2 * log2_approx(max2(1.0f - y, 0x1p-33f));
     return -LN2 * log2_approx(e);
@@ -75,7 +73,7 @@ struct Lot {
 };
 
 // Grid: rows. A thread takes packs of E columns, then one of those behind the last whole pack.
-template <int E> APR_DEVICE void draw(const DrawArgs &a) {
+template <int E> APR_DEVICE void draw(const DrawNextArgs &a) {
     SHARED(u32x4, parts, 64); // a Lot of each warp
     const i64 row = block();
     const float *x = a.x + row * a.stride;
@@ -106,5 +104,5 @@ template <int E> APR_DEVICE void draw(const DrawArgs &a) {
     a.out[row * a.out_stride + 1] = fit ? lot.value - lot.top - LN2 * log2_approx(lot.sum) : from_bits(0x7fc00000u);
 }
 
-KERNEL(draw_8, DrawArgs, 512, 2) { draw<8>(a); }
-KERNEL(draw_1, DrawArgs, 512, 2) { draw<1>(a); }
+KERNEL(draw_next_8, DrawNextArgs, 512, 2) { draw<8>(a); }
+KERNEL(draw_next_1, DrawNextArgs, 512, 2) { draw<1>(a); }

@@ -7,11 +7,11 @@ import (
 	"apr/internal/ref"
 )
 
-var _ device.Drawer = (*slowStream)(nil)
+var _ device.NextDrawer = (*slowStream)(nil)
 
-// Draw is that of device.Drawer.
-func (s *slowStream) Draw(ids, out, x, never, keys device.Tensor) {
-	device.CheckDraw(ids, out, x, never, keys)
+// DrawNext is that of device.NextDrawer.
+func (s *slowStream) DrawNext(ids, out, x, never, keys device.Tensor) {
+	device.CheckDrawNext(ids, out, x, never, keys)
 	var bias []float64
 	if !never.IsZero() {
 		bias = s.read(never).V
@@ -21,7 +21,7 @@ func (s *slowStream) Draw(ids, out, x, never, keys device.Tensor) {
 	for r := range all {
 		all[r] = uint64(uint32(halves[2*r])) | uint64(uint32(halves[2*r+1]))<<32
 	}
-	at, logs := s.ops.draw(s.read(x), bias, all)
+	at, logs := s.ops.drawNext(s.read(x), bias, all)
 	told := ref.New(x.Rows, 2)
 	for r, id := range at {
 		told.Row(r)[0], told.Row(r)[1] = float64(id), logs[r]
@@ -34,9 +34,9 @@ func (s *slowStream) Draw(ids, out, x, never, keys device.Tensor) {
 	s.write(out, told)
 }
 
-// drawn returns what Draw does: the id of the largest score, and ln softmax(x) of it.
+// drawn returns what DrawNext does: the id of the largest score, and ln softmax(x) of it.
 func drawn(x ref.Mat, never []float64, keys []uint64) (ids []int, logs []float64) {
-	scores := ref.Draw(x, never, keys)
+	scores := ref.DrawNext(x, never, keys)
 	ids = ref.ArgMax(scores)
 	for r, id := range ids {
 		ln := ref.LogSoftmax(x.Row(r), 1)[id]
@@ -52,9 +52,9 @@ func drawn(x ref.Mat, never []float64, keys []uint64) (ids []int, logs []float64
 
 func init() {
 	type draw = func(x ref.Mat, never []float64, keys []uint64) ([]int, []float64)
-	change := func(f draw) func(*ops) { return func(o *ops) { o.draw = f } }
+	change := func(f draw) func(*ops) { return func(o *ops) { o.drawNext = f } }
 	mutants = append(mutants,
-		mutant{"the likeliest id for one that is drawn", "draw/", change(
+		mutant{"the likeliest id for one that is drawn", "draw next/", change(
 			func(x ref.Mat, never []float64, keys []uint64) ([]int, []float64) {
 				ids, logs := drawn(x, never, keys)
 				for r, id := range ref.ArgMax(x) {
@@ -62,11 +62,11 @@ func init() {
 				}
 				return ids, logs
 			})},
-		mutant{"ids that are never drawn, drawn", "draw/", change(
+		mutant{"ids that are never drawn, drawn", "draw next/", change(
 			func(x ref.Mat, _ []float64, keys []uint64) ([]int, []float64) {
 				return drawn(x, nil, keys)
 			})},
-		mutant{"the probability among the ids that are left", "draw/", change(
+		mutant{"the probability among the ids that are left", "draw next/", change(
 			func(x ref.Mat, never []float64, keys []uint64) ([]int, []float64) {
 				if never == nil {
 					return drawn(x, nil, keys)
@@ -77,7 +77,7 @@ func init() {
 				}
 				return drawn(y, nil, keys)
 			})},
-		mutant{"half of a key", "draw/", change(
+		mutant{"half of a key", "draw next/", change(
 			func(x ref.Mat, never []float64, keys []uint64) ([]int, []float64) {
 				low := make([]uint64, len(keys))
 				for i, k := range keys {
@@ -85,7 +85,7 @@ func init() {
 				}
 				return drawn(x, never, low)
 			})},
-		mutant{"one key for all rows", "draw/", change(
+		mutant{"one key for all rows", "draw next/", change(
 			func(x ref.Mat, never []float64, keys []uint64) ([]int, []float64) {
 				same := make([]uint64, len(keys))
 				for i := range same {
@@ -93,7 +93,7 @@ func init() {
 				}
 				return drawn(x, never, same)
 			})},
-		mutant{"a probability where a logit is not finite", "draw/", change(
+		mutant{"a probability where a logit is not finite", "draw next/", change(
 			func(x ref.Mat, never []float64, keys []uint64) ([]int, []float64) {
 				ids, logs := drawn(x, never, keys)
 				for r := range logs {

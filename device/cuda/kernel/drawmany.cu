@@ -1,0 +1,195 @@
+// drawmany.cu: ids drawn from softmax(z/T), as device.ManyDrawer says. See drawmany.go.
+//
+// A block takes a row. It reads the row for its maximum, and again for the weights, whose sums by tiles of columns it keeps: weights
+// are integers, so that no order of addition changes them. A draw is looked for among the tiles, whose running sums are in shared
+// memory, and then by a warp within its tile, which computes those weights again.
+//
+// Bytes moved per logit: 8, from memory or the second cache. About 20 operations of float64 a logit: on cards that have 32 times as
+// many of float32, these take longer than the reading.
+//apr:module target=sm_80 types=bf16,f32 roles=optional
+#include "apr.cuh"
+#include "random.cuh"
+
+enum { THREADS = 512, WARPS = THREADS / 32, TILES = 2048 }; // at most
+constexpr float LOWEST = -3.4028234e38f; // finite, so that −∞ alone is not finite
+typedef unsigned __int128 u128;
+
+struct DrawManyArgs {
+    float *out;
+    const float *z;
+    const u32 *keys;
+    i64 out_stride, z_stride;
+    double k; // log₂e/T
+    u32 cols, draws, tile;
+    i32 bits;   // B
+    u32 vector; // all rows start at multiples of 16 bytes
+};
+
+APR_DEVICE u64 bits64(double x) { return __builtin_bit_cast(u64, x); }
+APR_DEVICE u64 shfl_xor64(u64 v, int m) { return (u64)shfl_xor((u32)(v >> 32), m) << 32 | shfl_xor((u32)v, m); }
+APR_DEVICE u64 shfl64(u64 v, int l) { return (u64)shfl((u32)(v >> 32), l) << 32 | shfl((u32)v, l); }
+APR_DEVICE u64 shfl_up64(u64 v, int d) { return (u64)shfl_up((u32)(v >> 32), d) << 32 | shfl_up((u32)v, d); }
+APR_DEVICE u64 warp_sum64(u64 v) {
+    UNROLL for (int m = 16; m > 0; m /= 2) v += shfl_xor64(v, m);
+    return v;
+}
+// running64 returns the sum over the lanes up to this one.
+APR_DEVICE u64 running64(u64 v) {
+    UNROLL for (int d = 1; d < 32; d *= 2) {
+        const u64 below = shfl_up64(v, d);
+        if (lane() >= (u32)d) v += below;
+    }
+    return v;
+}
+
+// round64 is x to the nearest integer, 0 ≤ x < 2⁵².
+APR_DEVICE u64 round64(double x) { return bits64(x + 0x1p52) & ((1ull << 52) - 1); }
+
+// weigh writes W and e of a logit, and reports whether it is one.
+APR_DEVICE bool weigh(float t, double top, const DrawManyArgs &a, u64 &w, u64 &e) {
+    const double x = mul_rn((double)t - top, a.k);
+    w = e = 0;
+    if (!(x >= -60)) return x < 0; // W is 0; of NaN it is no logit
+    const double nearest = x + 0x1.8p52;
+    const i32 n = (i32)(u32)bits64(nearest);
+    const double f = x - (nearest - 0x1.8p52);
+    // (ln 2)^i/i!
+    double p = 0x1.c3bd650fc2986p-36;
+    p = __builtin_fma(p, f, 0x1.e8cac7351bb25p-32);
+    p = __builtin_fma(p, f, 0x1.e4cf5158b8ecap-28);
+    p = __builtin_fma(p, f, 0x1.b5253d395e7c4p-24);
+    p = __builtin_fma(p, f, 0x1.62c0223a5c824p-20);
+    p = __builtin_fma(p, f, 0x1.ffcbfc588b0c7p-17);
+    p = __builtin_fma(p, f, 0x1.430912f86c787p-13);
+    p = __builtin_fma(p, f, 0x1.5d87fe78a6731p-10);
+    p = __builtin_fma(p, f, 0x1.3b2ab6fba4e77p-7);
+    p = __builtin_fma(p, f, 0x1.c6b08d704a0c0p-5);
+    p = __builtin_fma(p, f, 0x1.ebfbdff82c58fp-3);
+    p = __builtin_fma(p, f, 0x1.62e42fefa39efp-1);
+    p = __builtin_fma(p, f, 1.0);
+    const double y = p * __builtin_bit_cast(double, (u64)(n + a.bits + 1023) << 52); // exact
+    w = round64(y);
+    e = round64(mul_rn(y, -x));
+    return x <= 0;
+}
+
+// fraction is the number of draw k in units of 2⁻⁵³: two words of the block of counter (position, ⌊k/2⌋, 0, 0).
+APR_DEVICE u64 fraction(u32 key0, u32 key1, u32 position, u32 k) {
+    const u32x4 c = philox(key0, key1, position, k / 2);
+    return (k % 2 ? (u64)c[2] << 32 | c[3] : (u64)c[0] << 32 | c[1]) >> 11;
+}
+
+// four reads columns c to c+3, of which those from `end` on are −∞.
+APR_DEVICE f32x4 four(const float *t, u32 c, u32 end, u32 vector) {
+    if (vector && c + 4 <= end) return __builtin_bit_cast(f32x4, load16(t + c));
+    f32x4 v;
+    UNROLL for (u32 e = 0; e < 4; e++) v[e] = c + e < end ? t[c + e] : -INFINITY_F;
+    return v;
+}
+
+KERNEL(draw_many, DrawManyArgs, THREADS, 2) {
+    SHARED(u64, sums, TILES); // of tiles, then running
+    SHARED(u64, part, WARPS);
+    SHARED(u64, both, 2); // S, which is 0 where there is no distribution, and E
+    SHARED(float, tops, WARPS);
+    SHARED(u32, bad, WARPS);
+    const u32 warps = threads() / 32;
+    const float *t = a.z + block() * a.z_stride;
+    float *out = a.out + block() * a.out_stride;
+    float m = -INFINITY_F;
+    for (u32 c = 4 * thread(); c < a.cols; c += 4 * threads()) {
+        const f32x4 v = four(t, c, a.cols, a.vector);
+        m = max2(m, max2(max2(v[0], v[1]), max2(v[2], v[3])));
+    }
+    m = warp_max(m);
+    if (lane() == 0) tops[warp()] = m;
+    sync_block();
+    m = warp_max(lane() < warps ? tops[lane()] : -INFINITY_F);
+    const double top = m;
+
+    u64 energy = 0;
+    bool good = m >= LOWEST;
+    const u32 tiles = (a.cols + a.tile - 1) / a.tile;
+    for (u32 i = warp(); i < tiles; i += warps) {
+        u64 sum = 0;
+        const u32 end = (i + 1) * a.tile < a.cols ? (i + 1) * a.tile : a.cols;
+        for (u32 c = i * a.tile + 4 * lane(); c < end; c += 128) {
+            const f32x4 v = four(t, c, end, a.vector);
+            UNROLL for (u32 e = 0; e < 4; e++) {
+                u64 w, d;
+                good &= weigh(v[e], top, a, w, d);
+                sum += w;
+                energy += d;
+            }
+        }
+        sum = warp_sum64(sum);
+        if (lane() == 0) sums[i] = sum;
+    }
+    energy = warp_sum64(energy);
+    const u32 fine = ballot(good);
+    if (lane() == 0) {
+        part[warp()] = energy;
+        bad[warp()] = fine != 0xffffffffu;
+    }
+    sync_block();
+
+    if (warp() == 0) { // running sums: a lane takes neighbouring tiles
+        const u32 each = (tiles + 31) / 32, first = lane() * each;
+        u64 own = 0;
+        for (u32 i = first; i < first + each && i < tiles; i++) own += sums[i];
+        const u64 upto = running64(own);
+        u64 run = upto - own;
+        for (u32 i = first; i < first + each && i < tiles; i++) sums[i] = run += sums[i];
+        const u64 total = shfl64(upto, 31);
+        energy = warp_sum64(lane() < warps ? part[lane()] : 0);
+        const bool none = ballot(lane() < warps && bad[lane()]) != 0;
+        if (lane() == 0) {
+            both[0] = none ? 0 : total;
+            both[1] = none ? 0 : energy;
+        }
+    }
+    sync_block();
+    const u64 total = both[0];
+    if (thread() < 3) {
+        out[a.draws + thread()] = (float)(u32)(total >> (21 * thread()) & 0x1fffff);
+        out[a.draws + 3 + thread()] = (float)(u32)(both[1] >> (21 * thread()) & 0x1fffff);
+    }
+    const u32 *key = a.keys + 3 * (i64)block();
+    for (u32 k = warp(); k < a.draws; k += warps) {
+        if (total == 0) {
+            if (lane() == 0) out[k] = 0;
+            continue;
+        }
+        const u64 target = (u64)((u128)fraction(key[0], key[1], key[2], k) * total >> 53);
+        u32 lo = 0, hi = tiles - 1; // the first tile whose running sum is above target
+        while (lo < hi) {
+            const u32 mid = (lo + hi) / 2;
+            if (sums[mid] > target) hi = mid;
+            else lo = mid + 1;
+        }
+        u64 run = lo > 0 ? sums[lo - 1] : 0;
+        const u32 end = (lo + 1) * a.tile < a.cols ? (lo + 1) * a.tile : a.cols;
+        for (u32 c0 = lo * a.tile; c0 < end; c0 += 128) {
+            const u32 c = c0 + 4 * lane();
+            const f32x4 v = four(t, c, end, a.vector);
+            u64 w[4], d, mine = 0;
+            UNROLL for (u32 e = 0; e < 4; e++) {
+                weigh(v[e], top, a, w[e], d);
+                mine += w[e];
+            }
+            const u64 upto = run + running64(mine);
+            const u32 above = ballot(upto > target);
+            if (above == 0) {
+                run = shfl64(upto, 31);
+                continue;
+            }
+            if (lane() == (u32)__builtin_ctz(above)) {
+                u64 sum = upto - mine;
+                u32 e = 0;
+                while ((sum += w[e]) <= target) e++;
+                out[k] = (float)(c + e);
+            }
+            break;
+        }
+    }
+}

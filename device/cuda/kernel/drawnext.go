@@ -1,0 +1,45 @@
+package kernel
+
+import (
+	"fmt"
+	"unsafe"
+
+	"apr/tensor"
+)
+
+// DrawNextModule has the kernels of DrawNext.
+const DrawNextModule = "drawnext"
+
+// drawNextArgs is struct DrawNextArgs of drawnext.cu.
+type drawNextArgs struct {
+	ids, out, x, never, keys    uint64
+	idStride, outStride, stride int64
+	cols                        uint32
+}
+
+// DrawNext writes the column of the largest x[r,i] + never[i] + g(keys[r], i) of each row to ids [n,1] int32, g being
+// Gumbel's numbers of device.NextDrawer, and the column and ln softmax(x) there to out [n,2] float32: NaN if the row
+// has NaN or +∞. x [n,V] float32, never [1,V] float32 or zero, keys [2n,1] int32. A row is a thread block's. Its
+// scores are float32: an id may be drawn whose score is smaller than another's by 1e-5. Bytes moved: those of x, and of
+// never for each row, from cache.
+func DrawNext(q Queue, ids, out, x, never, keys Mat) {
+	need(x.Type == tensor.F32 && ids.Rows == x.Rows && x.Cols > 0 && x.Cols < 1<<24, "DrawNext", "shapes differ")
+	need(out.Rows == x.Rows && out.Cols == 2 && keys.Rows*keys.Cols == 2*x.Rows, "DrawNext", "shapes differ")
+	if x.Rows == 0 {
+		return
+	}
+	pack := 1
+	if x.alignedTo(16) {
+		pack = argMaxPack // what is left of a row comes one by one
+	}
+	ptr, stride := vector(ids)
+	where, _ := vector(keys)
+	a := &drawNextArgs{
+		ids: ptr, out: out.Ptr, x: x.Ptr, never: never.Ptr, keys: where, idStride: int64(stride),
+		outStride: int64(out.Stride), stride: int64(x.Stride), cols: uint32(x.Cols),
+	}
+	q.Launch(Launch{
+		Module: DrawNextModule, Kernel: fmt.Sprintf("draw_next_%d", pack), Grid: [3]int{x.Rows, 1, 1},
+		Block: min(512, ceil(ceil(x.Cols, pack), 32)*32), Args: unsafe.Pointer(a),
+	})
+}
