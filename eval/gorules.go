@@ -42,6 +42,7 @@ var barred = map[string][]string{
 	"runtime/cgo":    {"*"},
 	"testing/iotest": {"*"},
 	"crypto":         {"RegisterHash"},
+	"runtime":        {"GOMAXPROCS"},
 }
 
 // sizes are what a program may ask package unsafe.

@@ -236,7 +236,7 @@ func (b *Box) run(ctx context.Context, p Program) (Result, error) {
 	cmd := exec.CommandContext(limited, self)
 	cmd.Args = []string{childName, string(text)}
 	cmd.Dir = dir
-	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + dir, "TMPDIR=" + dir, "LANG=C.UTF-8", "GOMAXPROCS=2", "GOTRACEBACK=single", "PYTHONDONTWRITEBYTECODE=1"}
+	cmd.Env = append([]string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + dir, "TMPDIR=" + dir, "LANG=C.UTF-8", "PYTHONDONTWRITEBYTECODE=1"}, goSettings...)
 	cmd.Stdin = strings.NewReader(p.Input)
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	if p.Stdin != nil {
@@ -342,3 +342,7 @@ func init() {
 		os.Exit(1)
 	}
 }
+
+// goSettings of a Go program: one goroutine runs at a time, and another one goes on at a call only. So no goroutine sees half of
+// an interface that another one is writing, with which a program can reach all memory, that of its tests too.
+var goSettings = []string{"GOMAXPROCS=1", "GODEBUG=asyncpreemptoff=1", "GOTRACEBACK=single"}
