@@ -59,7 +59,11 @@ func writerOf(v strictjson.Value) (writer string, edited bool) {
 	if writer = text(writerField); writer == "" || text(sumField) == "" {
 		return "", false // another program's field of that name
 	}
-	return writer, text(sumField) != RecordSum(writer, text("prompt"), text("completion"))
+	written := "completion"
+	if _, ok := v.Get(written); !ok {
+		written = "text" // of apr run --batch-jsonl
+	}
+	return writer, text(sumField) != RecordSum(writer, text("prompt"), text(written))
 }
 
 // wrote counts a document that a model wrote.

@@ -242,12 +242,25 @@ func (in *inputs) identifyAll(ctx context.Context, c Config, obs Observer) error
 		if err := in.identify(ctx, one, obs); err != nil {
 			return err
 		}
-		if kin == nil || kin.Relation == string(modelfile.Different) { // the nearest relation, of the first that has one
+		if kin == nil || nearness(in.kin) > nearness(kin) { // the first of the nearest
 			kin = in.kin
 		}
 	}
 	in.kin = kin
 	return nil
+}
+
+// nearness orders relations: a model of its own, one with some likeness, the same model.
+func nearness(k *runlog.Kinship) int {
+	switch {
+	case k == nil:
+		return -1
+	case k.Relation != string(modelfile.Different):
+		return 2
+	case k.Alike > 0 || k.Moved > 0 || k.Close:
+		return 1
+	}
+	return 0
 }
 
 // recordEnsemble writes down how several teachers teach.

@@ -80,12 +80,16 @@ func (r *Run) recordTexts() error {
 	case w.own > 0 && w.alone:
 		return say(runlog.OwnText, fmt.Sprintf("%d of %d generated records are the student's own text (it has the "+
 			"writer's norms), and no other teacher says more: it learns what it does already", w.own, w.records))
+	case w.own > 0 && r.Loss.Alpha < 1:
+		return say(runlog.OwnText, fmt.Sprintf("%d of %d generated records are the student's own text, and %.3g %% of the loss is "+
+			"cross-entropy, which teaches it what it writes already; with --alpha 1 the teacher alone judges them", w.own, w.records,
+			100*(1-r.Loss.Alpha)))
 	case w.taught != "":
 		return say(runlog.OwnText, fmt.Sprintf("the teacher %s learned text that the student wrote: what it has of "+
 			"the student, the student knows", w.taught))
 	}
 	return r.dir.Event("decision", "generated text", detail, fmt.Sprintf("%d records of %d writers, %d of them "+
-		"the student's own, which another teacher judges", w.records, len(w.writers), w.own))
+		"the student's own, which another teacher judges alone", w.records, len(w.writers), w.own))
 }
 
 // writersOfStudent are the writers of the text that the student has learned, now and before, in order.

@@ -104,6 +104,8 @@ type onePrompt struct {
 	FinishReason string   `json:"finish_reason"`
 	PerSecond    *float64 `json:"tokens_per_second"` // after the first token; null: there was no other
 	FirstMS      float64  `json:"time_to_first_token_ms"`
+	Writer       string   `json:"writer,omitempty"` // of a line of --batch-jsonl, as of a record of --stage generate: adapter.Identity
+	Sum          string   `json:"sum,omitempty"`    // corpus.RecordSum
 	decoding     string
 	draft        *generate.DraftStats
 	ended        bool // its last line is printed

@@ -4,14 +4,20 @@ import (
 	"context"
 	"fmt"
 
+	"apr/adapter"
+	"apr/corpus"
 	"apr/generate"
 	"apr/internal/cli"
 	"apr/modelfile"
 )
 
 // runBatch continues the prompts of --batch-jsonl, several at a time. The line of each is on stdout before that of the next, in the
-// order of the file.
+// order of the file, and names the model, so that a run that trains on them knows who wrote its text.
 func (o *runOptions) runBatch(ctx context.Context, e *cli.Env, f *modelfile.Files, where backend, prompts []prompt, longest int) (cli.Result, error) {
+	writer, err := adapter.Identity(f)
+	if err != nil {
+		return nil, err
+	}
 	capacity := min(f.Config.MaxPositions, longest+o.gen.MaxTokens)
 	var n generate.EngineOptions
 	r, err := o.load(ctx, e, f, where, nil, func(dev *opened) (err error) {
@@ -38,6 +44,7 @@ func (o *runOptions) runBatch(ctx context.Context, e *cli.Env, f *modelfile.File
 			return err
 		}
 		one := onePromptOf(prompts[i], text, res)
+		one.Writer, one.Sum = writer, corpus.RecordSum(writer, one.Prompt, text)
 		at, result.onePrompt, result.Results = i+1, *one, append(result.Results, one)
 		line, err := cli.MarshalJSON(one)
 		if err != nil {
