@@ -109,6 +109,8 @@ func (o *distillOptions) party(e *cli.Env) (*party, error) {
 		if p.alone, err = rank(e); err != nil {
 			return nil, err
 		}
+	} else if e.Getenv(startedVariable) == "" {
+		p.alone = o.besideLauncher(e)
 	}
 	p.rank, p.world, p.rendezvous, p.by = max(0, o.Rank), o.WorldSize, o.Rendezvous, "--rank and --world-size"
 	if local {
@@ -144,6 +146,18 @@ func (o *distillOptions) party(e *cli.Env) (*party, error) {
 			WithHint("set it to the same text on every rank").WithID("E-RANKS-032")
 	}
 	return p, nil
+}
+
+// besideLauncher notes that a launcher started another number of processes than --world-size says: the others may be
+// training a second student.
+func (o *distillOptions) besideLauncher(e *cli.Env) standing {
+	place, _ := launcher.Check(e.Getenv) // more ranks than one are refused there, and asked for here
+	if place.World < 2 || place.World == o.WorldSize {
+		return standing{}
+	}
+	note := fmt.Sprintf("--world-size %d, and this process is %s: flags count all ranks, not those of a machine", o.WorldSize, place)
+	e.Log.Warn(note)
+	return standing{Place: launcher.Place{Notes: []string{note}}}
 }
 
 // launched makes this process a rank of those that a launcher has started, and reports whether one has. Ranks that

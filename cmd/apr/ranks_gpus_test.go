@@ -132,6 +132,29 @@ func TestWhichRanks(t *testing.T) {
 	}
 }
 
+// Flags that count the ranks of a machine, where a launcher counts those of all, are told: another machine may train a second
+// student.
+func TestFlagsBesideALauncher(t *testing.T) {
+	for env, says := range map[string]string{
+		"RANK=3 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2":   "--world-size 2, and this process is rank 3 of 4 by torchrun",
+		"SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=2 SLURM_LOCALID=0": "rank 2 of 4 by a Slurm step",
+		"RANK=1 WORLD_SIZE=2": "",
+		"":                    "",
+		"RANK=3 WORLD_SIZE=4 LOCAL_RANK=1 APR_RANK_STARTED=1": "",
+	} {
+		contracttest.Cases(t, 1)
+		words := append(strings.Fields(env), "APR_RANK_SECRET=s")
+		_, p, err := settle(t, words, "--rank", "1", "--world-size", "2", "--rendezvous", "h:1", "--backend", "cpu")
+		if err != nil {
+			t.Errorf("%s: %v", env, err)
+			continue
+		}
+		if got := strings.Join(p.alone.Notes, "; "); (says == "") != (got == "") || !strings.Contains(got, says) {
+			t.Errorf("%s: %q, want %q", env, got, says)
+		}
+	}
+}
+
 // flat is an error with its hint.
 func flat(err error) string {
 	var f *fault.Error
