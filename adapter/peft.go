@@ -212,10 +212,35 @@ func readPEFT(dir string, c arch.Config, odd bool) (*Adapter, error) {
 	if left > maxWarnings {
 		a.Warnings[maxWarnings-1] = fmt.Sprintf("%s: %d matrices in all are left out by %s", path, left, configName)
 	}
+	a.lacks(path, s.chosen, slots, used)
 	if err := f.Verify(); err != nil {
 		return nil, err
 	}
 	return a, a.damage(path, by, used, odd)
+}
+
+// lacks warns of matrices that the configuration names and the file has no adapter of: it may have been written in part.
+func (a *Adapter) lacks(path string, named chosen, slots []arch.Slot, used map[string][]Module) {
+	has := map[string]bool{}
+	for _, ms := range used {
+		for _, m := range ms {
+			has[m.Slot.Name] = true
+		}
+	}
+	var missing []string
+	all := 0
+	for _, s := range slots {
+		if module := strings.TrimSuffix(s.HF.Name, ".weight"); target(s) == "" || !named.target.given() || named.leaves(module) != "" {
+			continue
+		}
+		if all++; !has[s.Name] {
+			missing = append(missing, s.Name)
+		}
+	}
+	if len(missing) > 0 {
+		a.warn(path, "has no adapter of %d of the %d matrices that %s names, %s among them: was all of it written?",
+			len(missing), all, configName, missing[0])
+	}
 }
 
 // splitPEFT returns the matrix of a tensor, and which of the two it is.

@@ -92,6 +92,11 @@ func (in *inputs) openHeadOf(c Config, dir string) (err error) {
 	if in.teacher, in.taughtBy, err = openHead(dir); err != nil {
 		return err
 	}
+	if in.cache.Kind == cache.Draws { // a small file, of which no matrix is loaded
+		if err := in.teacher.Container.Verify(); err != nil {
+			return err
+		}
+	}
 	if in.cache.Kind == cache.Hidden {
 		if n := in.teacher.Config.Hidden; n != in.cache.Width {
 			return fault.In(fault.Invalid, in.teacher.Path, "has hidden states of %d values, the cache of %d", n, in.cache.Width).WithID("E-DISTILL-113")

@@ -206,6 +206,28 @@ func TestDamagedCache(t *testing.T) {
 	}
 }
 
+// TestDamagedHeadOfDraws: what a cache of draws keeps of its teacher is what guards against a copy of it.
+func TestDamagedHeadOfDraws(t *testing.T) {
+	c := smallConfig(t, 40)
+	dir, _ := cacheOf(t, c, CacheJob{Kind: cache.Draws, Draws: 8, Entropy: true}, 0)
+	path := filepath.Join(dir, headFile)
+	good, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, at := range map[string]int{"a checksum": len(good) - 1, "values": len(good) / 2} {
+		contracttest.Cases(t, 1)
+		b := bytes.Clone(good)
+		b[at] ^= 1
+		if err := os.WriteFile(path, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := runOnce(t, cached(t, c, dir), 0, 0); fault.KindOf(err) != fault.Format || !strings.Contains(err.Error(), headFile) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 func same(a, b cache.Drawn) bool {
 	if len(a.Entries) != len(b.Entries) || len(a.Entropy) != len(b.Entropy) {
 		return false

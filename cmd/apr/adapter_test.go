@@ -4,10 +4,12 @@ import (
 	"encoding/json"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
 	"apr/adapter"
+	"apr/arch"
 	"apr/internal/contracttest"
 	"apr/modelfile"
 )
@@ -79,6 +81,13 @@ func TestDoubtfulAdapters(t *testing.T) {
 			says: "4096 bytes are zero, from offset"},
 		{name: "A twice", change: func(a *adapter.Adapter) { copy(a.Modules[4].A, a.Modules[2].A) },
 			says: `layers.2.self_attn.q_proj.lora_A.weight" has the same bytes as "base_model.model.model.layers.1.`},
+		{name: "a layer gone", change: func(a *adapter.Adapter) { a.Modules = a.Modules[:10] },
+			edit: set("target_modules", []string{"q_proj", "up_proj"}),
+			says: "has no adapter of 2 of the 12 matrices that adapter_config.json names, model.layers.5.self_attn.q_proj.weight among them"},
+		{name: "a target gone", change: func(a *adapter.Adapter) {
+			a.Modules = slices.DeleteFunc(a.Modules, func(m adapter.Module) bool { return m.Slot.Role == arch.Q })
+		}, edit: set("target_modules", []string{"q_proj", "up_proj"}),
+			says: "has no adapter of 6 of the 12 matrices that adapter_config.json names"},
 		{name: "excluded by name", edit: set("exclude_modules", []string{"layers.5.mlp.up_proj"}),
 			says: "exclude_modules of adapter_config.json leaves out model.layers.5.mlp.up_proj"},
 		{name: "excluded by pattern", edit: set("exclude_modules", `.*layers\.5\..*up_proj`),
