@@ -34,6 +34,9 @@ func (r *reach) taken(n ast.Node) bool {
 		if n.Recv != nil {
 			r.members[n.Name.Name] = true
 		}
+		r.returning(n)
+	case *ast.CallExpr:
+		r.passed(n)
 	case *ast.Field:
 		for _, id := range n.Names {
 			r.members[id.Name] = true
@@ -42,24 +45,31 @@ func (r *reach) taken(n ast.Node) bool {
 		for i, to := range n.Lhs {
 			if from := min(i, len(n.Rhs)-1); from == i || from == 0 {
 				r.take(to, n.Rhs[from])
+				r.share(to, n.Rhs[from], len(n.Rhs) == len(n.Lhs))
 			}
 		}
 	case *ast.ValueSpec:
 		for i, to := range n.Names {
 			if from := min(i, len(n.Values)-1); from >= 0 {
 				r.take(to, n.Values[from])
+				r.share(to, n.Values[from], len(n.Names) == len(n.Values))
 			}
 		}
 	case *ast.RangeStmt:
 		if n.Value != nil {
 			r.take(n.Value, &ast.IndexExpr{X: n.X})
 		}
+		for i, to := range []ast.Expr{n.Key, n.Value} {
+			if id, ok := to.(*ast.Ident); ok && id.Obj != nil && r.points(r.item(n.X, i)) {
+				r.mark(id, r.owner(n.X))
+			}
+		}
 	}
 	return true
 }
 
 // makers are functions and methods of the library that hand out what it shares.
-var makers = []string{"MakeTable", "Location", "LoadLocation"}
+var makers = []string{"MakeTable", "Location", "LoadLocation", "FixedZone"}
 
 // making reports whether the tests could notice what is done to what a maker hands out.
 func (r *reach) making(name string) bool { return name == "MakeTable" || r.clock && r.has("time") }
@@ -73,7 +83,7 @@ func (r *reach) take(to, from ast.Expr) {
 	if v := r.origin(from); v != "" && r.second[id.Obj] == "" {
 		r.second[id.Obj] = v
 	}
-	if v, path := r.content(from); v != "" {
+	if v, path := r.contentOf(from); v != "" {
 		r.strong[id.Obj], r.second[id.Obj], r.paths[id.Obj] = true, v, path
 	}
 }
@@ -137,13 +147,19 @@ func (r *reach) origin(e ast.Expr) string {
 
 // content returns which content that the tests share an expression is, and its package; empty: none.
 func (r *reach) content(e ast.Expr) (name, path string) {
+	if name, path = r.contentOf(e); name == "" {
+		name, path = r.part(e), problem
+	}
+	return name, path
+}
+
+// contentOf returns which content of the library an expression is.
+func (r *reach) contentOf(e ast.Expr) (name, path string) {
 	switch x := ast.Unparen(e).(type) {
 	case *ast.TypeAssertExpr:
-		return r.content(x.X)
+		return r.contentOf(x.X)
 	case *ast.IndexExpr:
-		if name, path = r.content(x.X); path != problem { // of the problem's, items are values mostly
-			return name, path
-		}
+		return r.contentOf(x.X)
 	case *ast.CallExpr:
 		if v := r.made(x); v != "" && r.making(v[strings.LastIndexByte(v, '.')+1:]) {
 			return v, makerOf(v)
@@ -156,9 +172,6 @@ func (r *reach) content(e ast.Expr) (name, path string) {
 	case *ast.Ident:
 		if x.Obj != nil && r.strong[x.Obj] {
 			return r.second[x.Obj], r.paths[x.Obj]
-		}
-		if x.Obj != nil && r.held[x.Obj] {
-			return r.guarded[x.Obj], problem
 		}
 		for _, path := range r.dots {
 			if x.Obj == nil && !r.declared[x.Name] && holds(path, x.Name) {
@@ -194,7 +207,8 @@ var readers = []string{"fmt", "strings", "bytes"}
 // problem stands for the package of the problem's own variables; lookers are functions that only look at those.
 const problem = "the problem"
 
-var lookers = strings.Fields(`slices.Contains slices.Index slices.Equal slices.Max slices.Min slices.BinarySearch
+var lookers = strings.Fields(`bytes.Equal bytes.Contains bytes.Index bytes.Count bytes.Compare bytes.HasPrefix
+	bytes.HasSuffix reflect.DeepEqual slices.Contains slices.Index slices.Equal slices.Max slices.Min slices.BinarySearch
 	slices.Compare slices.Clone maps.Keys maps.Values maps.Clone maps.Equal sort.SearchInts sort.SearchStrings`)
 
 // given are values that get a name which is not followed.
@@ -209,9 +223,14 @@ func (r *reach) given(all ...ast.Expr) {
 // handed are arguments of a function or method of the library: contents go to those of their own package, and to
 // readers.
 func (r *reach) handed(path, name string, all ...ast.Expr) {
-	for _, e := range all {
+	for i, e := range all {
 		v, own := r.content(e)
-		looks := slices.Contains(readers, path) || own == problem && slices.Contains(lookers, path+"."+name)
+		looks := slices.Contains(readers, path)
+		if own == problem {
+			looks = path == "strings" || slices.Contains(lookers, path+"."+name) ||
+				path == "fmt" && !strings.Contains(name, "can") && !(i == 0 && strings.HasPrefix(name, "Fprint")) ||
+				path == "" && slices.Contains(reading, name)
+		}
 		if v != "" && path != own && !looks && (path != "" || name != "In") {
 			r.found("keeps %s, which its tests share", v)
 		}
@@ -249,4 +268,14 @@ func (r *reach) fields(c *ast.CompositeLit) {
 			}
 		}
 	}
+}
+
+// has reports whether the program imports a package, by whatever name.
+func (r *reach) has(path string) bool {
+	for _, p := range r.imports {
+		if p == path {
+			return true
+		}
+	}
+	return slices.Contains(r.dots, path)
 }

@@ -1,10 +1,12 @@
 package eval
 
 import (
+	"cmp"
 	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,26 +20,39 @@ type usage struct {
 	names    map[string]bool // names of the package, of fields and of methods
 	types    map[string]bool // that the tests or the problem declare
 	inTests  map[string]bool // those of types that the tests declare
-	text     string          // of the problem
-	catch    bool            // a function of the tests within a function, or a method, fails
+	words    []string        // of the problem's comments, but for those on whole functions
+	from     token.Pos       // of what is generated
+	catch    bool            // the tests hand functions of theirs over, or have methods
+	shows    bool            // the tests look at what package fmt makes of values
 }
 
 // usedBy reads the tests, and of f what ends before from.
-func usedBy(f *ast.File, from token.Pos, text, tests string) usage {
-	u := usage{map[string]bool{}, map[string]bool{}, map[string]bool{}, map[string]bool{}, map[string]bool{}, text, false}
+func usedBy(f *ast.File, from token.Pos, tests string) usage {
+	u := usage{packages: map[string]bool{}, library: map[string]bool{}, names: map[string]bool{}, from: from}
+	u.types, u.inTests = map[string]bool{}, map[string]bool{}
 	t, err := parser.ParseFile(token.NewFileSet(), "tests.go", tests, 0)
 	if err == nil { // else the compiler says so
 		u.read(t, t.Decls)
 		for _, d := range t.Decls {
 			u.declares(d, u.inTests)
-			ast.Inspect(d, u.fails)
 		}
+		u.catch, u.shows = hands(t), shows(t, t.Decls...)
 	}
+	docs := map[*ast.CommentGroup]bool{}
 	for _, d := range f.Decls {
 		if d.End() <= from {
 			u.declares(d, u.types)
-			if _, ok := d.(*ast.FuncDecl); ok {
+			if m, ok := d.(*ast.FuncDecl); ok {
 				u.read(f, []ast.Decl{d})
+				u.shows = u.shows || shows(f, m)
+				docs[m.Doc] = true
+			}
+		}
+	}
+	for _, group := range f.Comments {
+		for _, c := range group.List {
+			if c.End() <= from && !docs[group] {
+				u.words = append(u.words, words(c.Text)...)
 			}
 		}
 	}
@@ -59,7 +74,10 @@ func (u usage) read(f *ast.File, decls []ast.Decl) {
 		imports[name] = path
 	}
 	for _, d := range decls {
-		own := map[*ast.Ident]bool{} // names of the library
+		own := map[*ast.Ident]bool{} // names of the library, and of what is declared here
+		if m, ok := d.(*ast.FuncDecl); ok && m.Recv != nil {
+			own[m.Name] = true
+		}
 		ast.Inspect(d, func(n ast.Node) bool {
 			switch n := n.(type) {
 			case *ast.SelectorExpr:
@@ -98,27 +116,6 @@ func (u usage) declares(d ast.Decl, into map[string]bool) {
 	}
 }
 
-// fails looks for failures that a program could catch: it is given the function that they are in.
-func (u *usage) fails(n ast.Node) bool {
-	var body *ast.BlockStmt
-	switch n := n.(type) {
-	case *ast.FuncLit:
-		body = n.Body
-	case *ast.FuncDecl:
-		if n.Recv != nil {
-			body = n.Body
-		}
-	}
-	if body != nil {
-		ast.Inspect(body, func(n ast.Node) bool {
-			id, ok := n.(*ast.Ident)
-			u.catch = u.catch || ok && id.Name == "panic"
-			return true
-		})
-	}
-	return true
-}
-
 // testNames returns what the tests declare for the whole package but types, and main: a program that calls its tests
 // learns their answers.
 func testNames(files map[string]string) map[string]bool {
@@ -140,70 +137,6 @@ func testNames(files map[string]string) map[string]bool {
 	return names
 }
 
-// guard collects the variables of the problem that begin with something and that the tests, or whole functions of the
-// problem, name. Those that begin empty are the state of a program.
-func (r *reach) guard(f *ast.File, use usage) {
-	r.guarded, r.held = map[any]string{}, map[any]bool{}
-	begun := begins(f, r.from)
-	for _, d := range f.Decls {
-		g, ok := d.(*ast.GenDecl)
-		if !ok || g.Tok != token.VAR || d.End() > r.from {
-			continue
-		}
-		for _, s := range g.Specs {
-			v := s.(*ast.ValueSpec)
-			for i, id := range v.Names {
-				switch {
-				case id.Obj == nil || !use.names[id.Name]:
-				case i < len(v.Values) && !empty(v.Values[i]):
-					r.guarded[id.Obj], r.held[id.Obj] = id.Name, r.shares(v.Values[i])
-				case begun[id.Obj]:
-					r.guarded[id.Obj], r.held[id.Obj] = id.Name, true
-				}
-			}
-		}
-	}
-}
-
-// begins returns the variables that init functions of the problem write, by their Ident.Obj.
-func begins(f *ast.File, from token.Pos) map[any]bool {
-	begun := map[any]bool{}
-	for _, d := range f.Decls {
-		if m, ok := d.(*ast.FuncDecl); ok && m.Recv == nil && m.Name.Name == "init" && m.End() <= from {
-			ast.Inspect(m, func(n ast.Node) bool {
-				if a, ok := n.(*ast.AssignStmt); ok {
-					for i, to := range a.Lhs {
-						id, ok := root(to).(*ast.Ident)
-						if ok && id.Obj != nil && (len(a.Rhs) != len(a.Lhs) || !empty(a.Rhs[i])) {
-							begun[id.Obj] = true
-						}
-					}
-				}
-				return true
-			})
-		}
-	}
-	return begun
-}
-
-// empty reports whether a variable that begins with e holds nothing yet.
-func empty(e ast.Expr) bool {
-	switch x := ast.Unparen(e).(type) {
-	case *ast.BasicLit:
-		return x.Value == "0" || x.Value == `""` || x.Value == "0.0" || x.Value == "``"
-	case *ast.Ident:
-		return x.Name == "nil" || x.Name == "false"
-	case *ast.CompositeLit:
-		return len(x.Elts) == 0
-	case *ast.UnaryExpr:
-		return empty(x.X)
-	case *ast.CallExpr:
-		id, ok := x.Fun.(*ast.Ident)
-		return ok && (id.Name == "make" || id.Name == "new")
-	}
-	return false
-}
-
 // sought are methods that the library looks for in a value, whatever its type says.
 var sought = strings.Fields(`String GoString Format Error Is As Unwrap MarshalJSON MarshalText MarshalBinary MarshalXML
 	MarshalXMLAttr UnmarshalJSON UnmarshalText UnmarshalBinary UnmarshalXML UnmarshalXMLAttr GobEncode GobDecode IsZero
@@ -211,23 +144,45 @@ var sought = strings.Fields(`String GoString Format Error Is As Unwrap MarshalJS
 
 // meaning says why a Go program does not count: what is generated of f, from from on, declares a method or a field by
 // which what the tests say means something else, or catches their failures.
-func meaning(f *ast.File, from token.Pos, use usage) (why string) {
+func (r *reach) meaning(f *ast.File, use usage) (why string) {
+	from := r.from
 	made := generatedTypes(f, from)
-	named := map[string]bool{}
+	named, given := map[string]bool{}, map[string]bool{} // whose values the tests make by name, or get
 	for name := range made {
 		if use.names[name] {
 			within(name, made, named)
 		}
 	}
-	for name, t := range made {
+	for _, d := range f.Decls {
+		m, ok := d.(*ast.FuncDecl)
+		if ok && m.Type.Results != nil && use.names[m.Name.Name] && (use.shows || use.encodes()) {
+			ast.Inspect(m.Type.Results, func(n ast.Node) bool {
+				if id, ok := n.(*ast.Ident); ok {
+					within(id.Name, made, given)
+				}
+				return true
+			})
+		}
+	}
+	for name := range named {
+		given[name] = true
+	}
+	for _, name := range slices.Sorted(maps.Keys(made)) {
+		t := made[name]
 		if of, ok := ast.Unparen(t.Type).(*ast.Ident); ok && t.Assign.IsValid() && of.Obj != nil {
 			return fmt.Sprintf("declares %s as another name of the type %s, whose methods it could have by that name",
 				name, of.Name)
 		}
+		if s, ok := ast.Unparen(t.Type).(*ast.StructType); ok && given[name] {
+			why = cmp.Or(why, use.embeds(f, name, s), use.unencoded(name, s))
+		}
 	}
 	for _, d := range f.Decls {
 		if m, ok := d.(*ast.FuncDecl); ok && m.Recv != nil && m.Pos() >= from && why == "" {
-			why = use.method(f, m, named)
+			why = use.method(f, m, given)
+			if why == "" && use.catch && r.runs(m) {
+				why = "declares the method " + m.Name.Name + ", within which package fmt could recover from what fails in its tests"
+			}
 		}
 		if d.End() <= from {
 			continue
@@ -235,19 +190,11 @@ func meaning(f *ast.File, from token.Pos, use usage) (why string) {
 		ast.Inspect(d, func(n ast.Node) bool {
 			switch n := n.(type) {
 			case *ast.StructType:
-				for _, field := range n.Fields.List {
-					hidden := field.Tag != nil && strings.Contains(field.Tag.Value, `:"-`)
-					if hidden && field.Pos() >= from && use.encodes() && why == "" {
-						why = "declares a field that encodings pass over, which its tests compare"
-					}
-					for _, id := range field.Names {
-						if id.Name == "_" && id.Pos() >= from && why == "" {
-							why = "declares a field without a name, which comparisons pass over"
-						}
-					}
+				if n.End() > from {
+					why = cmp.Or(why, use.hidden(n))
 				}
 			case *ast.Ident:
-				if n.Name == "recover" && n.Obj == nil && use.catch && why == "" {
+				if (n.Name == "recover" || n.Name == "Goexit") && n.Obj == nil && use.catch && why == "" {
 					why = "may recover from what fails in a function of its tests"
 				}
 			}
@@ -256,9 +203,6 @@ func meaning(f *ast.File, from token.Pos, use usage) (why string) {
 	}
 	return why
 }
-
-// encodes reports whether the tests use an encoding that fields may be hidden from.
-func (u usage) encodes() bool { return u.packages["encoding/json"] || u.packages["encoding/xml"] }
 
 // generatedTypes returns the types that are declared from from on.
 func generatedTypes(f *ast.File, from token.Pos) map[string]*ast.TypeSpec {
@@ -289,11 +233,11 @@ func within(name string, made map[string]*ast.TypeSpec, all map[string]bool) {
 	})
 }
 
-// method judges a method that is generated. named are the generated types whose values the tests make.
+// method judges a method that is generated. named are the generated types whose values the tests make or get.
 func (u usage) method(f *ast.File, m *ast.FuncDecl, named map[string]bool) string {
 	name, of := m.Name.Name, receiver(m)
 	errors := u.library["errors.Is"] || u.library["errors.As"] || u.library["errors.Unwrap"]
-	known := slices.Contains(sought, name) && !slices.Contains(words(u.text), name) // comments may ask for it
+	known := slices.Contains(sought, name) && !slices.Contains(u.words, name) // comments may ask for it
 	bad := false
 	switch {
 	case u.inTests[of]:

@@ -17,7 +17,7 @@ import (
 //   - methods that the library looks for in a value, and fields that a comparison passes over (gomeaning.go);
 //   - memory that is written past the language, the system, or the program's own file.
 //
-// All can be seen in the text: what is generated imports pure packages only, and does none of these.
+// Ways of these that are known are seen in the text, and refused. It is no proof: what shares memory can find another.
 
 // pure are the packages that generated text may import: they open no file, and reach nothing past the language.
 var pure = strings.Fields(`bufio bytes cmp container/heap container/list container/ring context crypto crypto/hmac
@@ -59,14 +59,20 @@ type reach struct {
 	keys     map[*ast.Ident]bool // names that are none of the package: of fields and methods
 	calls    map[ast.Expr]bool   // what is called
 	guarded  map[any]string      // variables of the problem that its tests rely on, by their Ident.Obj
-	held     map[any]bool        // those of guarded whose content has other names: maps, slices, pointers
-	second   map[any]string      // variables of the program, by their Ident.Obj: of what they were taken from
-	strong   map[any]bool        // those of second that are the contents themselves
-	paths    map[any]string      // of strong: their packages
-	counted  map[ast.Expr]bool   // what only its length is asked of
-	clock    bool                // the tests use package time
-	seeded   bool                // the tests use package math/rand
-	why      string              // the first that was found
+	parts    map[any]string      // names that share content with a variable of guarded, by their Ident.Obj: of which
+	gives    map[any]string      // functions that return such content, by their Ident.Obj: of which
+	giving   map[string]string   // methods that do, by name: of which
+	methods  map[string][]*ast.FuncDecl
+	returns  map[*ast.ReturnStmt]bool // of functions and methods, not of function literals
+	callable map[string]bool          // names of what holds functions
+	depth    int                      // of typeOf
+	second   map[any]string           // variables of the program, by their Ident.Obj: of what they were taken from
+	strong   map[any]bool             // those of second that are the contents themselves
+	paths    map[any]string           // of strong: their packages
+	counted  map[ast.Expr]bool        // what only its length is asked of
+	clock    bool                     // the tests use package time
+	seeded   bool                     // the tests use package math/rand
+	why      string                   // the first that was found
 }
 
 // reaches says why a Go program does not count: what is generated of program.go, from that byte on, assigns to a
@@ -80,7 +86,8 @@ func reaches(files map[string]string, generated int) string {
 	r := &reach{from: set.File(f.FileStart).Pos(generated), imports: map[string]string{}, tests: testNames(files)}
 	r.declared, r.members, r.counted = map[string]bool{}, map[string]bool{}, map[ast.Expr]bool{}
 	r.second, r.strong, r.paths = map[any]string{}, map[any]bool{}, map[any]string{}
-	r.keys, r.calls = map[*ast.Ident]bool{}, map[ast.Expr]bool{}
+	r.keys, r.calls, r.methods = map[*ast.Ident]bool{}, map[ast.Expr]bool{}, map[string][]*ast.FuncDecl{}
+	r.parts, r.gives, r.giving = map[any]string{}, map[any]string{}, map[string]string{}
 	for _, id := range declared(f) {
 		r.declared[id.Name] = true
 	}
@@ -94,23 +101,28 @@ func reaches(files map[string]string, generated int) string {
 			}
 		}
 	}
-	use := usedBy(f, r.from, files["program.go"][:generated], files["tests.go"])
+	use := usedBy(f, r.from, files["tests.go"])
 	r.guard(f, use)
 	r.clock = use.packages["time"]
 	if use.packages["math/rand"] {
 		r.seeded = true
 	}
-	for before := -1; before < len(r.second)+len(r.strong); { // names of names
-		before = len(r.second) + len(r.strong)
+	r.returns, r.callable = map[*ast.ReturnStmt]bool{}, callables(f)
+	r.find(f)
+	for before := -1; before < r.known(); { // names of names
+		before = r.known()
 		ast.Inspect(f, r.taken)
 	}
 	for _, d := range f.Decls {
+		if m, ok := d.(*ast.FuncDecl); ok && d.End() <= r.from && r.shared(m) {
+			ast.Inspect(m.Body, r.changes)
+		}
 		if d.End() > r.from {
 			ast.Inspect(d, r.look)
 		}
 	}
 	if r.why == "" {
-		r.why = meaning(f, r.from, use)
+		r.why = r.meaning(f, use)
 	}
 	return r.why
 }
@@ -151,6 +163,34 @@ func (r *reach) look(n ast.Node) bool {
 		return false
 	}
 	switch n := n.(type) {
+	case *ast.SelectorExpr:
+		r.keys[n.Sel] = true
+		r.selected(n)
+	case *ast.FuncDecl:
+		r.keys[n.Name], r.calls[n.Name] = n.Recv != nil, true
+	case *ast.Field:
+		for _, id := range n.Names {
+			r.keys[id] = true
+		}
+	case *ast.Ident:
+		for _, path := range r.dots {
+			if n.Obj == nil && ast.IsExported(n.Name) && !r.declared[n.Name] {
+				r.named(path, n.Name)
+			}
+		}
+		if r.tests[n.Name] && n.Obj == nil && !r.declared[n.Name] && !r.keys[n] {
+			r.found("mentions %s, which is of its tests", n.Name)
+		}
+		if n.Obj != nil && r.gives[n.Obj] != "" && !r.calls[n] {
+			r.found("keeps %s, which returns a part of %s", n.Name, r.gives[n.Obj])
+		}
+	}
+	return r.changes(n)
+}
+
+// changes judges a node that may write, or hand on, what the tests share.
+func (r *reach) changes(n ast.Node) bool {
+	switch n := n.(type) {
 	case *ast.AssignStmt:
 		if n.Tok != token.DEFINE {
 			r.written(n.Lhs...)
@@ -158,6 +198,9 @@ func (r *reach) look(n ast.Node) bool {
 		r.kept(n.Rhs...)
 		for i, to := range n.Lhs {
 			id, ok := to.(*ast.Ident)
+			if ok && id.Name == "_" {
+				continue
+			}
 			if ok && id.Obj != nil {
 				_, result := id.Obj.Decl.(*ast.Field)
 				ok = !result
@@ -177,11 +220,13 @@ func (r *reach) look(n ast.Node) bool {
 		r.given(n.Value)
 	case *ast.ReturnStmt:
 		r.kept(n.Results...)
-		r.given(n.Results...)
+		r.returned(n)
 	case *ast.SendStmt:
 		r.given(n.Value)
 	case *ast.SliceExpr:
-		r.given(n.X)
+		if v, own := r.content(n.X); own != problem && v != "" {
+			r.given(n.X)
+		}
 	case *ast.IncDecStmt:
 		r.written(n.X)
 	case *ast.RangeStmt:
@@ -195,26 +240,8 @@ func (r *reach) look(n ast.Node) bool {
 		}
 	case *ast.CallExpr:
 		r.called(n)
-	case *ast.SelectorExpr:
-		r.keys[n.Sel] = true
-		r.selected(n)
-	case *ast.FuncDecl:
-		r.keys[n.Name] = n.Recv != nil
-	case *ast.Field:
-		for _, id := range n.Names {
-			r.keys[id] = true
-		}
-	case *ast.Ident:
-		for _, path := range r.dots {
-			if n.Obj == nil && ast.IsExported(n.Name) && !r.declared[n.Name] {
-				r.named(path, n.Name)
-			}
-		}
-		if r.tests[n.Name] && n.Obj == nil && !r.declared[n.Name] && !r.keys[n] {
-			r.found("mentions %s, which is of its tests", n.Name)
-		}
 	}
-	return true
+	return r.why == ""
 }
 
 func (r *reach) found(format string, args ...any) {
@@ -232,9 +259,6 @@ func (r *reach) variable(e ast.Expr) string {
 				return id.Name + "." + x.Sel.Name
 			}
 		case *ast.Ident:
-			if x.Obj != nil && r.guarded[x.Obj] != "" {
-				return r.guarded[x.Obj]
-			}
 			if len(r.dots) > 0 && x.Obj == nil && x.Name != "_" && ast.IsExported(x.Name) && !r.declared[x.Name] {
 				return x.Name
 			}
@@ -250,8 +274,16 @@ func (r *reach) written(all ...ast.Expr) {
 			continue
 		}
 		v := r.variable(e)
-		if _, whole := ast.Unparen(e).(*ast.Ident); v == "" && !whole { // a name of its own may get another value
+		id, whole := ast.Unparen(e).(*ast.Ident)
+		switch {
+		case v != "" || whole && id.Obj == nil:
+		case whole: // a name of its own may get another value
+			v = r.guarded[id.Obj]
+		default:
 			v = r.origin(e)
+			if v == "" && !r.inPlace(e) {
+				v = r.owner(e)
+			}
 		}
 		if v != "" {
 			r.found("writes to %s, which its tests share", v)
@@ -277,16 +309,22 @@ func (r *reach) called(c *ast.CallExpr) {
 			}
 			return
 		}
-		if f.Obj == nil && slices.Contains([]string{"delete", "clear", "copy", "append"}, f.Name) && len(c.Args) > 0 {
+		switch {
+		case f.Obj != nil && f.Obj.Kind == ast.Var && r.parts[f.Obj] != "":
+			r.found("calls what it took from %s, which its tests share", r.parts[f.Obj])
+		case f.Obj != nil && f.Obj.Kind == ast.Fun: // its parameters are judged where they are used
+			r.given(r.library(c.Args)...)
+			return
+		case f.Obj == nil && slices.Contains([]string{"delete", "clear", "copy", "append"}, f.Name) && len(c.Args) > 0:
 			r.changed(c.Args[0])
+			if last := c.Args[len(c.Args)-1]; (f.Name == "copy" || c.Ellipsis.IsValid()) && !r.points(r.item(last, 1)) {
+				return // copies what shares nothing
+			}
 		}
 		r.given(c.Args...)
 	case *ast.SelectorExpr:
 		id, ok := f.X.(*ast.Ident)
 		library := ok && id.Obj == nil && r.imports[id.Name] != ""
-		if ok && id.Obj != nil && r.guarded[id.Obj] != "" && r.members[f.Sel.Name] {
-			r.found("calls its own method %s of %s, which its tests share", f.Sel.Name, r.guarded[id.Obj])
-		}
 		if library && r.imports[id.Name] == "reflect" {
 			r.changed(c.Args...)
 		}
@@ -296,9 +334,14 @@ func (r *reach) called(c *ast.CallExpr) {
 		switch {
 		case library:
 			r.handed(r.imports[id.Name], f.Sel.Name, c.Args...)
+		case r.own(f):
+			r.given(r.library(c.Args)...)
 		case r.members[f.Sel.Name]:
 			r.given(c.Args...)
 		default:
+			if v := r.owner(f.X); v != "" && r.points(r.typeOf(f.X)) && !slices.Contains(looking, f.Sel.Name) {
+				r.found("calls %s of %s, which its tests share", f.Sel.Name, v)
+			}
 			r.handed("", f.Sel.Name, c.Args...)
 		}
 	default:
@@ -329,6 +372,12 @@ func (r *reach) selected(s *ast.SelectorExpr) {
 	if path != "" && !r.counted[s] {
 		r.named(path, s.Sel.Name)
 	}
+	if v := r.owner(s.X); v != "" && !r.calls[s] && r.methods[s.Sel.Name] != nil {
+		r.found("keeps the method %s of %s, which its tests share", s.Sel.Name, v)
+	}
+	if v := r.giving[s.Sel.Name]; v != "" && !r.calls[s] {
+		r.found("keeps %s, which returns a part of %s", s.Sel.Name, v)
+	}
 	switch {
 	case r.has("unicode") && slices.Contains([]string{"R16", "R32"}, s.Sel.Name):
 		r.found("opens a table of package unicode, which its tests share")
@@ -340,14 +389,4 @@ func (r *reach) selected(s *ast.SelectorExpr) {
 		(path == "") == (s.Sel.Name == "Location"):
 		r.found("keeps %s, which hands out what its tests share", s.Sel.Name)
 	}
-}
-
-// has reports whether the program imports a package, by whatever name.
-func (r *reach) has(path string) bool {
-	for _, p := range r.imports {
-		if p == path {
-			return true
-		}
-	}
-	return slices.Contains(r.dots, path)
 }

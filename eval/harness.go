@@ -63,7 +63,7 @@ type pythonOrder struct {
 }
 
 // disarms says why a Go program does not count: what is generated of program.go, from that byte on, declares for the whole
-// package a name of the language that the tests, the problem's functions or the harness use, such as panic. Others it
+// package a name of the language that the tests, the problem's text or the harness use, such as panic. Others it
 // may declare: max became a name of the language late. Names of the tests and of the harness the compiler refuses to
 // see twice, and what a file imports with a dot is known in that file alone.
 func disarms(files map[string]string, generated int) string {
@@ -86,11 +86,15 @@ func disarms(files map[string]string, generated int) string {
 	if err != nil {
 		return "does not compile: " + err.Error()
 	}
-	for _, d := range f.Decls { // whole functions of the problem
-		if _, ok := d.(*ast.FuncDecl); ok && set.File(f.FileStart).Offset(d.End()) <= generated {
-			ast.Inspect(d, note)
+	var given func(ast.Node) bool
+	given = func(n ast.Node) bool { // the problem's text: functions, types, and what it asks for
+		if field, ok := n.(*ast.Field); ok { // its names are its own
+			ast.Inspect(field.Type, given)
+			return false
 		}
+		return n == nil || set.File(f.FileStart).Offset(n.Pos()) < generated && note(n)
 	}
+	ast.Inspect(f, given)
 	for _, id := range declared(f) {
 		if used[id.Name] && set.File(f.FileStart).Offset(id.End()) > generated {
 			return fmt.Sprintf("declares %s, which its tests use as the language's own", id.Name)

@@ -15,7 +15,7 @@ func TestSharingGoPrograms(t *testing.T) {
 	if runner == nil {
 		return
 	}
-	for _, c := range readCases(t, "testdata/go/shared.txt") {
+	for _, c := range append(readCases(t, "testdata/go/shared.txt"), readCases(t, "testdata/go/followed.txt")...) {
 		t.Run(c.name, func(t *testing.T) {
 			contracttest.Cases(t, 1)
 			p := eval.Problem{Program: c.given, Test: c.tests, Language: "go", Style: "code"}
