@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -118,7 +119,7 @@ func TestTwoTensorsOfOneName(t *testing.T) {
 // A tokenizer that lost most of its merges is refused, one that lost a tenth, or fifty, is doubtful.
 func TestLostMerges(t *testing.T) {
 	smallRun(t)
-	lose := func(to string, part float64) int {
+	change := func(to string, of func([]any) []any) int {
 		if err := os.CopyFS(to, os.DirFS("teacher")); err != nil {
 			t.Fatal(err)
 		}
@@ -133,14 +134,18 @@ func TestLostMerges(t *testing.T) {
 		}
 		model := all["model"].(map[string]any)
 		merges := model["merges"].([]any)
-		model["merges"] = merges[:int(float64(len(merges))*part)]
+		changed := of(merges)
+		model["merges"] = changed
 		if text, err = json.Marshal(all); err == nil {
 			err = os.WriteFile(path, text, 0o600)
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
-		return len(merges) - int(float64(len(merges))*part)
+		return len(merges) - len(changed)
+	}
+	lose := func(to string, part float64) int {
+		return change(to, func(merges []any) []any { return merges[:int(float64(len(merges))*part)] })
 	}
 	lost := lose("M", 0.25)
 	refusedByUsers(t, "M", fmt.Sprintf("merges: %d of the 3837 tokens of more than one character are made by none of the ", lost), "E-TOK-023")
@@ -156,6 +161,10 @@ func TestLostMerges(t *testing.T) {
 	}
 	if code, v := call(t, "validate", "teacher"); code != 0 || strings.Contains(fmt.Sprint(v["checks"]), "is the tokenizer whole?") {
 		t.Errorf("validate teacher: exit %d: %v", code, v["checks"])
+	}
+	change("R", func(merges []any) []any { slices.Reverse(merges); return merges })
+	if code, v := call(t, "validate", "R"); code != 0 || !strings.Contains(fmt.Sprint(v["checks"]), "merges make a token of a lower id than the merge before") {
+		t.Errorf("validate R: exit %d: %v", code, v["checks"])
 	}
 	said = fmt.Sprintf("%d of the 3837 tokens", lose("D", 0.9))
 	for _, args := range []string{
