@@ -10,6 +10,7 @@ import (
 
 	"apr/arch"
 	"apr/convert"
+	"apr/device"
 	"apr/internal/fault"
 	"apr/modelfile"
 	"apr/quant"
@@ -56,8 +57,8 @@ func RandomModel(c arch.Config, seed uint64) *modelfile.Files {
 	}}
 }
 
-// RandomQuantised is RandomModel with matrices in the types that a scheme gives them: every tensor repeats a table of
-// blocks of such values.
+// RandomQuantised is RandomModel with matrices in the types that a scheme gives them: each block is chosen from a table
+// of blocks of such values, so that no two matrices are equal, nor rows of several blocks.
 func RandomQuantised(c arch.Config, seed uint64, scheme convert.Scheme) (*modelfile.Files, error) {
 	m := RandomModel(c, seed)
 	f := m.File.(*randomFile)
@@ -78,15 +79,14 @@ func RandomQuantised(c arch.Config, seed uint64, scheme convert.Scheme) (*modelf
 			}
 		}
 		size := int64(t.Rows()) * d.RowBytes(t.Cols())
-		blocks := int64(len(tables[d]) / d.BlockBytes())
-		r := &randomTensor{table: tables[d], start: rng.Int64N(blocks) * int64(d.BlockBytes()), size: size}
+		r := &chosenBlocks{table: tables[d], block: int64(d.BlockBytes()), size: size, seed: rng.Uint64()}
 		t.DType, t.Size, t.ReaderAt = d, size, r
 		f.tensors[name] = t
 	}
 	return m, nil
 }
 
-// randomBlocks returns 4,093 blocks, a prime, of values N(0, sigma²).
+// randomBlocks returns 4,093 blocks of values N(0, sigma²).
 func randomBlocks(rng *rand.Rand, d tensor.DType, sigma float64) ([]byte, error) {
 	values := make([]float32, 4093*d.BlockLen())
 	for i := range values {
@@ -133,6 +133,34 @@ func (r *randomTensor) ReadAt(p []byte, off int64) (int, error) {
 	for n < len(p) {
 		at := (r.start + off + int64(n)) % int64(len(r.table))
 		n += copy(p[n:], r.table[at:])
+	}
+	if n < want {
+		return n, io.EOF
+	}
+	return n, nil
+}
+
+// chosenBlocks is size bytes: block k is one of a table, chosen by number k of SplitMix64 from state seed. It is safe
+// for concurrent use.
+type chosenBlocks struct {
+	table       []byte
+	block, size int64 // bytes
+	seed        uint64
+}
+
+// ReadAt implements io.ReaderAt.
+func (r *chosenBlocks) ReadAt(p []byte, off int64) (int, error) {
+	want := len(p)
+	if off >= r.size {
+		return 0, io.EOF
+	}
+	p = p[:min(int64(len(p)), r.size-off)]
+	blocks := uint64(int64(len(r.table)) / r.block)
+	n := 0
+	for n < len(p) {
+		k, skip := (off+int64(n))/r.block, (off+int64(n))%r.block
+		at := int64(uint64(device.DropNumber(r.seed, uint64(k)))*blocks>>32) * r.block
+		n += copy(p[n:], r.table[at+skip:at+r.block])
 	}
 	if n < want {
 		return n, io.EOF
