@@ -133,10 +133,7 @@ var still = []string{"sync", "list", "ring", "heap", "sort"}
 
 // embeds says why a struct whose values the tests print or encode may have another's methods for it.
 func (u usage) embeds(f *ast.File, of string, s *ast.StructType) string {
-	asked := slices.ContainsFunc(u.words, func(w string) bool {
-		return strings.HasPrefix(strings.ToLower(w), "embed")
-	})
-	if !u.shows && !u.encodes() || asked {
+	if !u.shows && !u.encodes() || strings.Contains(strings.ToLower(u.comments), "embed") {
 		return ""
 	}
 	for _, field := range s.Fields.List {

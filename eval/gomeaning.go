@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode"
 )
 
 // usage is what the tests of a Go program, and the whole functions of its problem, rely on.
@@ -20,21 +19,28 @@ type usage struct {
 	names    map[string]bool // names of the package, of fields and of methods
 	types    map[string]bool // that the tests or the problem declare
 	inTests  map[string]bool // those of types that the tests declare
-	words    []string        // of the problem's comments, but for those on whole functions
+	comments string          // of the problem, but for those on whole functions
+	asked    map[string]bool // methods that are called of what is not known to be of a type of the library
+	methods  map[string]bool // that the tests declare
+	given    map[string]bool // words of the problem
 	from     token.Pos       // of what is generated
 	catch    bool            // the tests hand functions of theirs over, or have methods
 	shows    bool            // the tests look at what package fmt makes of values
 }
 
 // usedBy reads the tests, and of f what ends before from.
-func usedBy(f *ast.File, from token.Pos, tests string) usage {
+func usedBy(f *ast.File, from token.Pos, given, tests string) usage {
 	u := usage{packages: map[string]bool{}, library: map[string]bool{}, names: map[string]bool{}, from: from}
-	u.types, u.inTests = map[string]bool{}, map[string]bool{}
+	u.given = wordsOf(given)
+	u.types, u.inTests, u.asked, u.methods = map[string]bool{}, map[string]bool{}, map[string]bool{}, map[string]bool{}
 	t, err := parser.ParseFile(token.NewFileSet(), "tests.go", tests, 0)
 	if err == nil { // else the compiler says so
 		u.read(t, t.Decls)
 		for _, d := range t.Decls {
 			u.declares(d, u.inTests)
+			if m, ok := d.(*ast.FuncDecl); ok && m.Recv != nil {
+				u.methods[m.Name.Name] = true
+			}
 		}
 		u.catch, u.shows = hands(t), shows(t, t.Decls...)
 	}
@@ -52,7 +58,7 @@ func usedBy(f *ast.File, from token.Pos, tests string) usage {
 	for _, group := range f.Comments {
 		for _, c := range group.List {
 			if c.End() <= from && !docs[group] {
-				u.words = append(u.words, words(c.Text)...)
+				u.comments += c.Text + "\n"
 			}
 		}
 	}
@@ -83,6 +89,8 @@ func (u usage) read(f *ast.File, decls []ast.Decl) {
 			case *ast.SelectorExpr:
 				if id, ok := n.X.(*ast.Ident); ok && id.Obj == nil && imports[id.Name] != "" {
 					u.packages[imports[id.Name]], u.library[imports[id.Name]+"."+n.Sel.Name], own[n.Sel] = true, true, true
+				} else if !ok || !ofLibrary(id) {
+					u.asked[n.Sel.Name] = true
 				}
 			case *ast.Ident:
 				if !own[n] {
@@ -105,7 +113,7 @@ func (u usage) declares(d ast.Decl, into map[string]bool) {
 					if face, ok := n.(*ast.InterfaceType); ok {
 						for _, m := range face.Methods.List {
 							for _, id := range m.Names {
-								u.names[id.Name] = true
+								u.names[id.Name], u.asked[id.Name] = true, true
 							}
 						}
 					}
@@ -116,9 +124,9 @@ func (u usage) declares(d ast.Decl, into map[string]bool) {
 	}
 }
 
-// testNames returns what the tests declare for the whole package but types, and main: a program that calls its tests
-// learns their answers.
-func testNames(files map[string]string) map[string]bool {
+// testNames returns what the tests declare for the whole package, but types that the problem mentions, and main: a
+// program that calls its tests learns their answers.
+func testNames(files map[string]string, given map[string]bool) map[string]bool {
 	names := map[string]bool{"main": true}
 	f, err := parser.ParseFile(token.NewFileSet(), "tests.go", files["tests.go"], parser.SkipObjectResolution)
 	if err != nil {
@@ -130,7 +138,9 @@ func testNames(files map[string]string) map[string]bool {
 	for _, d := range f.Decls {
 		if g, ok := d.(*ast.GenDecl); ok && g.Tok == token.TYPE {
 			for _, s := range g.Specs {
-				delete(names, s.(*ast.TypeSpec).Name.Name)
+				if name := s.(*ast.TypeSpec).Name.Name; given[name] {
+					delete(names, name)
+				}
 			}
 		}
 	}
@@ -181,7 +191,8 @@ func (r *reach) meaning(f *ast.File, use usage) (why string) {
 		if m, ok := d.(*ast.FuncDecl); ok && m.Recv != nil && m.Pos() >= from && why == "" {
 			why = use.method(f, m, given)
 			if why == "" && use.catch && r.runs(m) {
-				why = "declares the method " + m.Name.Name + ", within which package fmt could recover from what fails in its tests"
+				why = fmt.Sprintf("declares the method %s, within which package fmt could recover from what fails in its tests",
+					m.Name.Name)
 			}
 		}
 		if d.End() <= from {
@@ -189,6 +200,13 @@ func (r *reach) meaning(f *ast.File, use usage) (why string) {
 		}
 		ast.Inspect(d, func(n ast.Node) bool {
 			switch n := n.(type) {
+			case *ast.InterfaceType:
+				for _, m := range n.Methods.List {
+					if n.Pos() >= from && why == "" && len(m.Names) == 1 && use.methods[m.Names[0].Name] &&
+						!use.given[m.Names[0].Name] {
+						why = fmt.Sprintf("asks for the method %s, which is of its tests", m.Names[0].Name)
+					}
+				}
 			case *ast.StructType:
 				if n.End() > from {
 					why = cmp.Or(why, use.hidden(n))
@@ -237,7 +255,7 @@ func within(name string, made map[string]*ast.TypeSpec, all map[string]bool) {
 func (u usage) method(f *ast.File, m *ast.FuncDecl, named map[string]bool) string {
 	name, of := m.Name.Name, receiver(m)
 	errors := u.library["errors.Is"] || u.library["errors.As"] || u.library["errors.Unwrap"]
-	known := slices.Contains(sought, name) && !slices.Contains(u.words, name) // comments may ask for it
+	unasked := slices.Contains(sought, name) && !u.asks(of, name)
 	bad := false
 	switch {
 	case u.inTests[of]:
@@ -247,21 +265,16 @@ func (u usage) method(f *ast.File, m *ast.FuncDecl, named map[string]bool) strin
 	case name == "Is" || name == "As":
 		bad = errors
 	case u.types[of]:
-		bad = known && !u.names[name] || u.names[name] && promoted(f, of, name)
+		bad = unasked || u.names[name] && promoted(f, of, name)
 	case name == "Unwrap":
 		bad = errors && !field(m)
 	case named[of]:
-		bad = known && !u.names[name]
+		bad = unasked
 	}
 	if !bad {
 		return ""
 	}
 	return fmt.Sprintf("declares the method %s of %s, by which its tests would mean something else", name, of)
-}
-
-// words returns the words of a text.
-func words(text string) []string {
-	return strings.FieldsFunc(text, func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) && r != '_' })
 }
 
 // receiver returns the name of the type that a method is of.

@@ -83,7 +83,9 @@ func reaches(files map[string]string, generated int) string {
 	if err != nil { // the compiler could read it all the same
 		return "does not compile: " + err.Error()
 	}
-	r := &reach{from: set.File(f.FileStart).Pos(generated), imports: map[string]string{}, tests: testNames(files)}
+	r := &reach{from: set.File(f.FileStart).Pos(generated), imports: map[string]string{}}
+	given := files["program.go"][:generated]
+	r.tests = testNames(files, wordsOf(given))
 	r.declared, r.members, r.counted = map[string]bool{}, map[string]bool{}, map[ast.Expr]bool{}
 	r.second, r.strong, r.paths = map[any]string{}, map[any]bool{}, map[any]string{}
 	r.keys, r.calls, r.methods = map[*ast.Ident]bool{}, map[ast.Expr]bool{}, map[string][]*ast.FuncDecl{}
@@ -101,7 +103,7 @@ func reaches(files map[string]string, generated int) string {
 			}
 		}
 	}
-	use := usedBy(f, r.from, files["tests.go"])
+	use := usedBy(f, r.from, given, files["tests.go"])
 	r.guard(f, use)
 	r.clock = use.packages["time"]
 	if use.packages["math/rand"] {

@@ -57,25 +57,64 @@ func (r *reach) guard(f *ast.File, use usage) {
 	}
 }
 
-// begins returns the variables that init functions of the problem write, by their Ident.Obj.
+// begins returns the variables that functions of the problem begin, by their Ident.Obj: init functions, and what they
+// call, write them, or any whole function sets them to what is written out there.
 func begins(f *ast.File, from token.Pos) map[any]bool {
-	begun := map[any]bool{}
-	for _, d := range f.Decls {
-		if m, ok := d.(*ast.FuncDecl); ok && m.Recv == nil && m.Name.Name == "init" && m.End() <= from {
-			ast.Inspect(m, func(n ast.Node) bool {
-				if a, ok := n.(*ast.AssignStmt); ok {
-					for i, to := range a.Lhs {
-						id, ok := root(to).(*ast.Ident)
-						if ok && id.Obj != nil && (len(a.Rhs) != len(a.Lhs) || !empty(a.Rhs[i])) {
-							begun[id.Obj] = true
-						}
-					}
+	begun, first := map[any]bool{}, map[*ast.FuncDecl]bool{}
+	var reached func(m *ast.FuncDecl)
+	reached = func(m *ast.FuncDecl) {
+		if first[m] || m.End() > from {
+			return
+		}
+		first[m] = true
+		ast.Inspect(m, func(n ast.Node) bool {
+			if id, ok := n.(*ast.Ident); ok && id.Obj != nil && id.Obj.Kind == ast.Fun {
+				if d, ok := id.Obj.Decl.(*ast.FuncDecl); ok {
+					reached(d)
 				}
-				return true
-			})
+			}
+			return true
+		})
+	}
+	for _, d := range f.Decls {
+		if m, ok := d.(*ast.FuncDecl); ok && m.Recv == nil && m.Name.Name == "init" {
+			reached(m)
 		}
 	}
+	for _, d := range f.Decls {
+		m, whole := d.(*ast.FuncDecl)
+		if !whole || d.End() > from {
+			continue
+		}
+		ast.Inspect(m, func(n ast.Node) bool {
+			a, ok := n.(*ast.AssignStmt)
+			if !ok || a.Tok == token.DEFINE {
+				return true
+			}
+			for i, to := range a.Lhs {
+				id, ok := root(to).(*ast.Ident)
+				if !ok || id.Obj == nil {
+					continue
+				}
+				_, all := to.(*ast.Ident)
+				from := a.Rhs[min(i, len(a.Rhs)-1)]
+				if first[m] && !empty(from) || all && written(from) {
+					begun[id.Obj] = true
+				}
+			}
+			return true
+		})
+	}
 	return begun
+}
+
+// written reports whether a value is written out, and is not empty.
+func written(e ast.Expr) bool {
+	if u, ok := e.(*ast.UnaryExpr); ok {
+		e = u.X
+	}
+	c, ok := e.(*ast.CompositeLit)
+	return ok && len(c.Elts) > 0
 }
 
 // empty reports whether a variable that begins with e holds nothing yet.
