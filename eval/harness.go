@@ -45,6 +45,9 @@ var pythonWire string
 //go:embed harness_program.py
 var pythonProgram string
 
+//go:embed harness_checks.py
+var pythonChecks string
+
 //go:embed harness_tests.py
 var pythonTests string
 

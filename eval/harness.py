@@ -35,15 +35,16 @@ CALLS = [f'__{n}__' for n in 'call len getitem setitem delitem iter next reverse
 
 
 class Files:
-    """The files of one side, in its own directory. A file crosses by its content, once it is named in what crosses.
+    """The files of one side, in its own directory, which cross by their content.
 
-    theirs is the directory of the other side, where it is known: a path of it means the same file here.
+    Those of the tests cross once they are named in what crosses. The program's side knows no names: it sends each file that
+    changed, and the tests' side keeps those that its text or a call names.
     """
 
     MOST, COUNT = 8 << 20, 256  # bytes and files that cross at a time
 
     def __init__(self):
-        self.home, self.theirs = os.environ['HOME'], None  # the sandbox's
+        self.home = os.environ['HOME']  # the sandbox's
         self.names, self.known = set(), {}  # named files and folders; of each that crossed, its content
 
     def here(self, text):
@@ -54,56 +55,70 @@ class Files:
         """A text that goes, as the other side means it."""
         return text
 
-    def note(self, text):
-        if 0 < len(text) < 1000 and len(self.names) < 100000 and '\0' not in text and '\n' not in text:
+    def note(self, text, names):
+        if 0 < len(text) < 1000 and len(names) < 100000 and '\0' not in text and '\n' not in text:
             path = os.path.normpath(os.path.join(self.home, text))
             if path.startswith(self.home + os.sep):
-                self.names.add(path)
+                names.add(path)
+
+    def within(self, file, *names):
+        """Whether a file, or a folder that it is in, is named."""
+        while len(file) > len(self.home):
+            if any(file in n for n in names):
+                return True
+            file = os.path.dirname(file)
+        return False
+
+    def crosses(self, file):
+        return self.within(file, self.names)
+
+    def too_much(self):
+        raise OSError('files of more than 8 MiB, or more than 256, do not cross')
 
     def found(self):
-        """The files that are named, or are in a folder that is, with their content."""
+        """The files that cross, with their content."""
         all, size = {}, 0
         for folder, _, files in os.walk(self.home):
             for file in (os.path.join(folder, f) for f in files):
-                inside = file
-                while inside not in self.names and len(inside) > len(self.home):
-                    inside = os.path.dirname(inside)
-                if inside not in self.names or os.path.islink(file) or not os.path.isfile(file):
+                if not self.crosses(file) or os.path.islink(file) or not os.path.isfile(file):
                     continue
-                size += os.path.getsize(file)
-                if size > self.MOST or len(all) >= self.COUNT:
-                    raise OSError('files of more than 8 MiB, or more than 256, do not cross')
+                name, more = os.path.relpath(file, self.home), os.path.getsize(file)
+                if size + more > self.MOST or len(all) >= self.COUNT:
+                    all[name] = self.too_much()
+                    continue
+                size += more
                 with open(file, 'rb') as f:
-                    all[os.path.relpath(file, self.home)] = f.read()
+                    all[name] = base64.b64encode(f.read()).decode()
         return all
 
     def changed(self):
         """What the other side has to be told: content by name, null for a file that is gone."""
-        if not self.names or not self.known and not os.listdir(self.home):
+        if not self.known and not os.listdir(self.home):
             return {}
         now = self.found()
         new = {n: b for n, b in now.items() if self.known.get(n) != b}
         gone = [n for n, b in self.known.items() if b is not None and not os.path.lexists(os.path.join(self.home, n))]
         self.known.update(new)
         self.known.update(dict.fromkeys(gone))
-        return {**{n: base64.b64encode(b).decode() for n, b in new.items()}, **dict.fromkeys(gone)}
+        return {**new, **dict.fromkeys(gone)}
 
     def take(self, files):
         for name, text in files.items():
             path = os.path.normpath(os.path.join(self.home, name))
             if not path.startswith(self.home + os.sep) or not (os.path.realpath(os.path.dirname(path)) + os.sep).startswith(self.home + os.sep):
                 raise ValueError('no file of this directory')
-            self.put(name, path, None if text is None else base64.b64decode(text))
+            self.put(name, path, text)
 
-    def put(self, name, path, content):
-        self.known[name] = content
-        if content is None:
+    def put(self, name, path, text):
+        """Makes a file what the other side says: its content in base64, null for none."""
+        self.known[name] = text
+        if text is None:
             if os.path.isfile(path):
                 os.remove(path)
             return
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), 'wb') as f:
-            f.write(content)
+            f.write(base64.b64decode(text))
 
 
 class Wire:
@@ -124,8 +139,7 @@ class Wire:
             self.buffer = self.buffer + more if self.buffer else more
         line, _, self.buffer = self.buffer.partition(b'\n')
         m = json.loads(line)
-        if m.get('files'):
-            self.files.take(m['files'])
+        self.files.take(m.get('files') or {})
         return m
 
     def write(self, message):

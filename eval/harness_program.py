@@ -38,16 +38,23 @@ class Input(io.TextIOBase):
 
 
 class ProgramFiles(Files):
-    """Paths of the tests' directory are those of the program's."""
+    """Paths of the tests' directory are those of the program's. No name of a file comes from the tests but in calls."""
+
+    def __init__(self):
+        super().__init__()
+        self.theirs = None  # the directory of the tests
+
+    def crosses(self, file):
+        return True
+
+    def too_much(self):
+        return False  # the tests' side refuses it, if it wants it
 
     def swap(self, text, before, after):
         return after + text[len(before):] if text == before or text.startswith(before + os.sep) else text
 
     def here(self, text):
-        if self.theirs:
-            text = self.swap(text, self.theirs, self.home)
-            self.note(text)
-        return text
+        return self.swap(text, self.theirs, self.home) if self.theirs else text
 
     def named(self, text):
         return self.swap(text, self.home, self.theirs) if self.theirs else text
@@ -167,10 +174,8 @@ class Program(Wire):
             m = self.read()
             self.write(self.answer(m))
 
-    def do_load(self, source, given, folder, mentioned):
+    def do_load(self, source, given, folder):
         self.files.theirs = folder
-        for name in mentioned:
-            self.files.note(name)
         exec(compile(source, '<stdin>', 'exec', dont_inherit=True), self.main)
         for n in given:
             c = self.main.get(n)
@@ -234,9 +239,11 @@ def describe(c):
     kept = attributes(c).get('__dataclass_fields__')
     eq = getattr(c, '__eq__', None)
     if type(kept) is dict and type(eq) is types.FunctionType:
-        compared = tuple(n for n, x in kept.items() if x.compare and x._field_type is dataclasses._FIELD)
+        compared = tuple(n for n, x in kept.items() if x._field_type is dataclasses._FIELD)
         like = dataclasses.make_dataclass('P', compared, order=True)
-        if eq.__code__ == like.__eq__.__code__:
+        own = [n for n in compared if hasattr(type(of_class(c, n)), '__set__') and not isinstance(of_class(c, n), types.MemberDescriptorType)]
+        own += [n for n in ('__getattribute__', '__getattr__') if of_class(c, n) is not of_class(object, n)]
+        if eq.__code__ == like.__eq__.__code__ and not own:
             fields = list(compared)
             names -= {n for n in ('__eq__', '__lt__', '__le__', '__gt__', '__ge__') if n in names and getattr(c, n).__code__ == getattr(like, n).__code__}
     return {'name': c.__name__, 'bases': [k for k in c.__bases__], 'names': sorted(names), 'fields': fields, 'ordered': fields is not None and hasattr(c, '__lt__') and c.__lt__ is not object.__lt__,

@@ -2,21 +2,16 @@
 
 After the tests it prints a word, which only this side knows: without it the tests did not run to their end.
 """
-import ast, functools
+import functools
 
-UNSEEN = {'antigravity', 'this', 'idlelib', 'turtledemo', 'test', 'lib2to3', '__main__'}
 # Modules of classes whose objects the program may look into, where the tests gave it one: from functions, frames or classes
 # there is a way to everything else.
 OPEN = ('__main__', '_io', 'unittest.mock', 'functools')
 # Exceptions that control a loop, a generator or a test: a program raises them as errors.
 CONTROL = (StopIteration, StopAsyncIteration, GeneratorExit)
-# Failures of a test that a context of the program must not pass over.
-FAILURES = (AssertionError, AttributeError, NameError, TypeError)
 # Methods of the language's types that decide: a test that calls one expects such a value.
 PREDICATES = {n for t in (str, bytes, int, float, set, frozenset) for n in dir(t) if n.startswith('is') or n in ('startswith', 'endswith')} | {
     'all', 'any', 'equals', 'allclose', 'array_equal'}
-# Modules of functions whose names the tests may leave to the program to import.
-FUNCTIONS_OF = ('math', 'cmath', 'operator')
 
 
 class Remote:
@@ -86,6 +81,13 @@ def believe(v, name):
         SIDE.fault_of(f'a {kind.__name__} of the program stands for an object of the problem')
 
 
+def filled(self):
+    """Whether an object has a length, where the tests know its class."""
+    if not any(c.__name__ in SIDE.named for c in type(self).__mro__ if isinstance(c, Class)):
+        SIDE.fault_of(f'a {type(self).__name__} of the program says itself whether it is true (__len__)')
+    return SIDE.call('method', handle(self), '__len__', (), {}) != 0
+
+
 def asked(name):
     """An operator that is a call like others."""
     def ask(self, *args, **named):
@@ -95,10 +97,12 @@ def asked(name):
 
 
 def leaving(self, *args):
-    """The end of a context, which may pass over a failure."""
-    passed = SIDE.call('method', handle(self), '__exit__', args, {})
-    if passed and args and isinstance(args[0], type) and issubclass(args[0], FAILURES):
-        SIDE.fault_of(f'a context of the program passes over {args[0].__name__}')
+    """The end of a context, which may pass over what its body raises, but not over a check of the tests."""
+    passed = SIDE.call('method', handle(self), '__exit__', args[:2] + (None,) * len(args[2:]), {})
+    if passed and args and isinstance(args[1], BaseException):
+        why = SIDE.text.lost(args[1], args[2], sys._getframe(1))
+        if why:
+            SIDE.fault_of(f'a context of the program passes over {type(args[1]).__name__}: {why}')
     return passed
 
 
@@ -142,25 +146,38 @@ def handle(v):
 
 
 class TestsFiles(Files):
-    """The tests name files to the program. What they wrote themselves the program cannot change."""
+    """The tests name files to the program. What they wrote themselves the program cannot change.
+
+    mentioned are names in the tests' text: such a file may come from the program, and does not go to it.
+    """
 
     def __init__(self):
         super().__init__()
         self.made = {}  # by the program, as it came
+        self.mentioned, self.waiting = set(), {}  # files of the program that nobody named so far
 
     def named(self, text):
-        self.note(text)
+        self.note(text, self.names)
         return text
 
-    def put(self, name, path, content):
+    def take(self, files):
+        files = {**self.waiting, **files}
+        wanted = {n for n in files if self.within(os.path.normpath(os.path.join(self.home, n)), self.names, self.mentioned)}
+        self.waiting = {n: t for n, t in files.items() if n not in wanted and t is not None}
+        super().take({n: files[n] for n in wanted})
+
+    def put(self, name, path, text):
+        if text is False:
+            SIDE.faults.append(f'{name} does not cross: files of more than 8 MiB, or more than 256')
+            return
         if os.path.lexists(path):
             with open(path, 'rb') as f:
-                now = f.read()
-            if now != content and self.made.get(name) != now:
+                now = base64.b64encode(f.read()).decode()
+            if now != text and self.made.get(name) != now:
                 SIDE.faults.append(f'the program changed {name}, a file of its tests')
                 return
-        self.made[name] = content
-        super().put(name, path, content)
+        self.made[name] = text
+        super().put(name, path, text)
 
 
 class Tests(Wire):
@@ -169,6 +186,7 @@ class Tests(Wire):
     def __init__(self, fd_in, fd_out):
         super().__init__(fd_in, fd_out, lambda op, operands: getattr(self, 'do_' + op)(*operands))
         self.faults, self.handles, self.kinds = [], {}, {}
+        self.text, self.kept = None, []  # the tests'; exceptions of callbacks in calls that have not ended
         self.files = TestsFiles()
         self.objects, self.streams = weakref.WeakValueDictionary(), weakref.WeakKeyDictionary()
 
@@ -207,10 +225,17 @@ class Tests(Wire):
             pass  # it has ended: there is no answer
 
     def call(self, op, *operands):
+        before = len(self.kept)
         m, objects = self.ask(op, *operands)
+        failed, self.kept[before:] = self.kept[before:], []
         if 'raised' in m:
             raise self.exception(*self.decode(m['raised'], objects))
-        return self.decode(m['nodes'], objects)
+        if failed and self.text.unseen(sys._getframe(1)):
+            self.fault_of(f'the program passes over {type(failed[0]).__name__} of a function of its tests: {failed[0]}')
+        v = self.decode(m['nodes'], objects)
+        if v is NotImplemented:
+            self.fault_of('the program returns NotImplemented, which is true')
+        return v
 
     def exception(self, mro, args, text, fields):
         """The exception that stands for one of the program: of the same class, or of the nearest that both sides know."""
@@ -326,6 +351,8 @@ class Tests(Wire):
             for m in DECIDING:
                 if m in names:
                     methods[m] = refused(m)
+            if '__len__' in methods and '__bool__' not in methods:
+                methods['__bool__'] = filled
             if d['fields'] is not None:
                 for m in ['__eq__'] + (['__lt__', '__le__', '__gt__', '__ge__'] if d['ordered'] else []):
                     if m not in names:
@@ -400,8 +427,19 @@ class Tests(Wire):
 
     # What the program may ask: objects that it was given, by their number, but no way from them to this interpreter.
 
+    def watched(self, f, args=(), named={}):
+        """Calls what the tests gave, and keeps the exception that the program must not pass over."""
+        try:
+            return f(*args, **named)
+        except StopIteration:
+            raise
+        except BaseException as e:
+            if self.text.swallowed(e):
+                self.kept.append(e)
+            raise
+
     def do_call(self, n, args, named):
-        return self.exported[n](*args, **named)
+        return self.watched(self.exported[n], args, named)
 
     def reach(self, n, name):
         v = self.exported[n]
@@ -432,11 +470,13 @@ class Tests(Wire):
         v = self.exported[n]
         if name not in DECIDING + CALLS + ['__hash__'] or type(v).__module__ not in OPEN:
             raise AttributeError(name)
+        if name == '__call__':
+            return self.watched(v, args, named)
         return getattr(type(v), name)(v, *args, **named)
 
     def do_next(self, n):
         try:
-            return [True, next(self.exported[n])]
+            return [True, self.watched(next, [self.exported[n]])]
         except StopIteration as e:
             return [False, e.value]
 
@@ -462,55 +502,18 @@ class Names(dict):
     def __missing__(self, name):
         if name not in SIDE.visible:
             raise KeyError(name)
-        v = SIDE.call('name', name)
-        if name in SIDE.modules and not isinstance(v, types.ModuleType) or name in SIDE.outer and isinstance(v, Remote):
+        v = SIDE.imported[name] if name in SIDE.imported else SIDE.call('name', name)
+        if name in SIDE.modules and not isinstance(v, types.ModuleType) or name in SIDE.outer and isinstance(v, (Remote, Class)):
             SIDE.faults.append(f'the program declares {name}, which its tests use as the library has it')
         if isinstance(v, (Function, type)):
             self[name] = v
         return v
 
 
-def declared(node, into):
-    """The names that a statement binds, not within functions."""
-    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-        into.add(node.name)
-    elif isinstance(node, (ast.Import, ast.ImportFrom)):
-        into.update((a.asname or a.name).split('.')[0] for a in node.names)
-    elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-        into.add(node.id)
-    if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
-        for child in ast.iter_child_nodes(node):
-            declared(child, into)
-
-
 def copied(c):
     """Whether objects of a class of the problem are their fields, and nothing besides."""
     return type(c).__name__ in ('type', 'ABCMeta') and type(c).__module__ in ('builtins', 'abc') and all(
         b is object or b.__module__ == '__main__' or (b.__module__, b.__name__) in (('abc', 'ABC'), ('typing', 'Generic')) for b in c.__mro__)
-
-
-def outermost(checks, names):
-    """The names that tests call with what other functions of these names returned."""
-    def inner(n):
-        calls = [x.func.id for a in n.args + [k.value for k in n.keywords] for x in ast.walk(a) if isinstance(x, ast.Call) and isinstance(x.func, ast.Name)]
-        return any(c in names and c != n.func.id for c in calls)
-    return {n.func.id for n in ast.walk(checks) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and inner(n)}
-
-
-def library(checks):
-    """The names that tests use as modules of the library, by what they take of them."""
-    taken = {}
-    for n in ast.walk(checks):
-        if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name):
-            taken.setdefault(n.value.id, set()).add(n.attr)
-    known = getattr(sys, 'stdlib_module_names', sys.builtin_module_names)
-
-    def has(name, attrs):
-        try:
-            return all(hasattr(__import__(name), a) for a in attrs)
-        except Exception:  # of another system
-            return False
-    return {n for n, attrs in taken.items() if n in known and n not in UNSEEN and has(n, attrs)}
 
 
 def run(order):
@@ -532,23 +535,27 @@ def run(order):
     SIDE.modules = library(checks)
     space = Names(__name__='__main__', __builtins__=vars(builtins))
     classes = [n.name for n in problem if isinstance(n, ast.ClassDef)]
-    constants = [n.value for n in ast.walk(checks) if isinstance(n, ast.Constant) and type(n.value) is str and len(n.value) < 1000]
     for text in ''.join(source.splitlines(True)[:given]).split():
-        SIDE.files.note(text.strip('.,:;\'"`()'))
+        SIDE.files.note(text.strip('.,:;\'"`()'), SIDE.files.names)
+    for n in ast.walk(checks):
+        if isinstance(n, ast.Constant) and type(n.value) is str:
+            SIDE.files.note(n.value, SIDE.files.mentioned)
     noted = set(SIDE.files.names)
-    names = SIDE.call('load', source, classes, SIDE.files.home, constants)
-    SIDE.files.names = noted  # what the tests only mention may come from the program, and does not go to it
+    names = SIDE.call('load', source, classes, SIDE.files.home)
+    SIDE.files.names = noted  # without what the program's text mentions
 
     # A program that is asked for a function with a name of the language, such as sum, is tested by that.
     used = {n.id for n in ast.walk(checks) if isinstance(n, ast.Name)}
     own = set(vars(builtins)) | {'__name__', '__builtins__', '__file__', '__doc__', '__spec__', '__loader__', '__package__'}
     mentioned = {n for n in names if n in used and n not in first}
     outer = outermost(checks, mentioned)
-    SIDE.outer = {n for n in outer if n != entry and any(hasattr(__import__(m), n) for m in FUNCTIONS_OF)}
+    SIDE.outer = {n for n in outer if n != entry and of_library(n)}
     wanted = {entry} if entry in names else set() if mentioned - own else mentioned - outer
     if len(wanted) > 1:
         raise SystemExit(f'the program declares {", ".join(sorted(wanted))}: which of them is asked for is not known')
     SIDE.visible = {n for n in names if n not in first and (n not in own or n in wanted)}
+    SIDE.imported = imported(tree, SIDE.visible - {entry})
+    SIDE.text = Text(checks, SIDE.visible - set(SIDE.imported) | {entry})
     exec(compile(ast.Module(problem, []), '<problem>', 'exec', dont_inherit=True), space)
     SIDE.classes = {n: space[n] for n in classes if isinstance(space.get(n), type)}
     SIDE.given = {n: c for n, c in SIDE.classes.items() if copied(c)}

@@ -48,7 +48,7 @@ func (r *Programs) runPython(ctx context.Context, p Problem, completion, word st
 		return res, fault.New(fault.IO, "no pipe").Because(err)
 	}
 
-	judge := r.python.program("", "-c", pythonStart, pythonWire+"\n"+pythonTests, "tests", string(order))
+	judge := r.python.program("", "-c", pythonStart, pythonWire+"\n"+pythonChecks+"\n"+pythonTests, "tests", string(order))
 	judge.Dir, judge.Stdin, judge.Stdout = dirs[0], testsIn, testsOut
 	subject := r.python.program("", "-c", pythonStart, pythonWire+"\n"+pythonProgram, "program", "")
 	subject.Dir, subject.Stdin, subject.Stdout = dirs[1], programIn, programOut
