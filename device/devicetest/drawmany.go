@@ -45,8 +45,7 @@ func (l *lab) manyKeys(rows int) (keys []int) {
 }
 
 // checkDrawMany compares ids with those of the cumulative probabilities in float64, which no u is nearer to than
-// rounding moves them, and the entropy; then, bit for bit, with device.DrawManyRow. Half of the rows' logits have
-// few that matter.
+// rounding moves them, and the entropy. In the first row most ids have no weight.
 func checkDrawMany(l *lab, rows, cols, draws int, temperature float64) {
 	d := l.manyDrawer()
 	if d == nil {

@@ -185,8 +185,8 @@ KERNEL(draw_many, DrawManyArgs, THREADS, 2) {
             }
             if (lane() == (u32)__builtin_ctz(above)) {
                 u64 sum = upto - mine;
-                u32 e = 0;
-                while ((sum += w[e]) <= target) e++;
+                u32 e = 0; // how many running sums are not above target; no w[e], which would be in local memory
+                UNROLL for (u32 i = 0; i < 3; i++) e += (sum += w[i]) <= target;
                 out[k] = (float)(c + e);
             }
             break;
