@@ -41,6 +41,7 @@ func TestContradictions(t *testing.T) {
 		{"qwen3's layers", tiny("qwen3", `"layer_types":[`+strings.Replace(full, "full", "sliding", 1)+`]`), "layer 0 is of type \"sliding_attention\", and use_sliding_window is false"},
 		{"qwen3's layers without a window", tiny("qwen3", `"use_sliding_window":true,"sliding_window":null,"layer_types":[`+strings.Replace(full, "full", "sliding", 1)+`]`), "sliding_window is null"},
 		{"qwen3's layers of no type", tiny("qwen3", `"use_sliding_window":true,"layer_types":[`+strings.Replace(full, "full", "chunked", 1)+`]`), `"chunked_attention"; supported`},
+		{"qwen3's layers too few, without windows", tiny("qwen3", `"layer_types":["full_attention"]`), "1 entries for 6 layers"},
 		{"qwen3's layers too few", tiny("qwen3", `"use_sliding_window":true,"layer_types":["full_attention"]`), "1 entries for 6 layers"},
 		{"experts and a window", tiny("qwen3_moe", qwenExperts+`,"use_sliding_window":true`), `key "use_sliding_window": true is not supported`},
 		{"another window in gemma 2", tiny("gemma2", `"sliding_window":64,"sliding_window_size":32`), `key "sliding_window_size": 32 is not supported; supported: 64`},

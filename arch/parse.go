@@ -305,6 +305,10 @@ func (k *keys) switched(c *Config, window int, windowed func(i int) bool) {
 	}
 	k.has("max_window_layers")
 	types := k.strings("layer_types")
+	if types != nil && len(types) != len(c.Layers) {
+		k.fail("layer_types", "%d entries for %d layers", len(types), len(c.Layers))
+		return
+	}
 	for i, t := range types {
 		switch {
 		case t == fullType:
@@ -324,8 +328,6 @@ func (k *keys) switched(c *Config, window int, windowed func(i int) bool) {
 				c.Layers[i].Attn.Window = n
 			}
 		}
-	case len(types) != len(c.Layers):
-		k.fail("layer_types", "%d entries for %d layers", len(types), len(c.Layers))
 	default:
 		for i, t := range types {
 			if t == slidingType {

@@ -39,7 +39,7 @@ func TestConformanceInTiles(t *testing.T) {
 	devicetest.Run(t, func() device.Device { return arranging{keeping{open(t, cuda.Options{}), device.Form{Blocks: true}}} })
 }
 
-// TestConformanceInBlocks runs the suite of all devices with matrices that stay in blocks.
+// TestConformanceInBlocks runs the cases of weights with matrices that stay in blocks.
 func TestConformanceInBlocks(t *testing.T) {
 	findDriver(t)
 	for _, c := range []struct {
@@ -50,7 +50,7 @@ func TestConformanceInBlocks(t *testing.T) {
 		{"bf16 without cublasLt", cuda.Options{ForceFallbackGEMM: true}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			devicetest.Run(t, func() device.Device { return keeping{open(t, c.o), device.Form{Blocks: true}} })
+			devicetest.RunWeights(t, func() device.Device { return keeping{open(t, c.o), device.Form{Blocks: true}} })
 		})
 	}
 }

@@ -35,6 +35,8 @@ type Case struct {
 	check func(*lab)
 	views bool
 	needs device.Feature // a device that lacks it fails the stream by its name
+
+	weighs bool // it may ask the device for a device.Weight
 }
 
 // Check runs the case on d and returns everything that was wrong, or nil. A panic of the device is an error too.
@@ -42,7 +44,7 @@ func (c Case) Check(d device.Device) (err error) {
 	h := fnv.New64a()
 	h.Write([]byte(strings.TrimSuffix(strings.TrimSuffix(c.Name, "/views"), "/dense")))
 	l := &lab{
-		dev: d, s: d.NewStream(), act: d.Info().Activations, tf32: d.Info().TF32, gaps: c.views,
+		dev: d, s: d.NewStream(), act: d.Info().Activations, tf32: d.Info().TF32, gaps: c.views, weighs: c.weighs,
 		rng: rand.New(rand.NewPCG(h.Sum64(), 0)),
 	}
 	defer func() {
@@ -87,12 +89,20 @@ func needing(f device.Feature, cases []Case) []Case {
 	return cases
 }
 
+// weighing returns cases that may ask for a device.Weight.
+func weighing(cases []Case) []Case {
+	for i := range cases {
+		cases[i].weighs = true
+	}
+	return cases
+}
+
 // Cases returns the whole suite.
 func Cases() []Case {
 	var all []Case
 	for _, group := range [][]Case{
-		deviceCases(), moveCases(), interleavedCases(), layerCases(), clampedCases(), headNormCases(), elementCases(), dropoutCases(), lowRankCases(), rotaryCases(), matmulCases(), weightCases(),
-		fewRowCases(), expertCases(), attentionCases(), maskedAttentionCases(), sinkAttentionCases(),
+		deviceCases(), moveCases(), interleavedCases(), layerCases(), clampedCases(), headNormCases(), elementCases(), dropoutCases(), lowRankCases(), rotaryCases(), matmulCases(),
+		weighing(slices.Concat(weightCases(), fewRowCases(), expertCases())), attentionCases(), maskedAttentionCases(), sinkAttentionCases(),
 		needing(device.DeltaNet, linearCases()), lossCases(), guideCases(),
 		projectCases(), drawNextCases(), drawManyCases(), needing(device.Maps, mapCases()),
 		optimizerCases(), quantizeCases(), gradientCases(), streamCases(), repeatCases(),
@@ -109,9 +119,21 @@ const refusedCases = 6
 func Run(t *testing.T, open func() device.Device) {
 	t.Helper()
 	t.Run("refuse", func(t *testing.T) { Refuse(t, open) })
+	run(t, open, Cases())
+}
+
+// RunWeights runs the part of the suite that asks for a device.Weight: for a device that differs from one that Run has
+// seen in what its weights are. No other case can tell them apart, since it gets none.
+func RunWeights(t *testing.T, open func() device.Device) {
+	t.Helper()
+	run(t, open, slices.DeleteFunc(Cases(), func(c Case) bool { return !c.weighs }))
+}
+
+func run(t *testing.T, open func() device.Device, cases []Case) {
+	t.Helper()
 	groups := map[string][]Case{}
 	var names []string
-	for _, c := range Cases() {
+	for _, c := range cases {
 		group, _, _ := strings.Cut(c.Name, "/")
 		if groups[group] == nil {
 			names = append(names, group)

@@ -231,7 +231,7 @@ func checkGroupedStored(l *lab, d tensor.DType, out int, tokens ...int) {
 	const experts, in = 5, 256
 	stored, w := l.store("experts", l.random(experts*out, in, 1), d)
 	stored.info.Shape = []int{experts, out, in}
-	weight, err := l.dev.Weight(device.WeightSpec{Name: "experts", Component: device.TeacherWeights, Parts: []device.Source{stored}, Experts: experts})
+	weight, err := l.weight(device.WeightSpec{Name: "experts", Component: device.TeacherWeights, Parts: []device.Source{stored}, Experts: experts})
 	if err != nil {
 		l.errorf("Weight: %v", err)
 		l.refused = err

@@ -42,7 +42,7 @@ func checkFewRows(l *lab, cols int, parts []part) {
 		s, m := l.store(fmt.Sprintf("part%d", i), l.random(p.rows, cols, 0.1), p.d)
 		spec.Parts, used = append(spec.Parts, s), append(used, m)
 	}
-	weight, err := l.dev.Weight(spec)
+	weight, err := l.weight(spec)
 	if err != nil {
 		l.errorf("Weight: %v", err)
 		return

@@ -18,6 +18,7 @@ type lab struct {
 	act     tensor.DType // of activations
 	tf32    bool         // products round to tf32
 	gaps    bool         // tensors have an offset and gaps between their rows
+	weighs  bool         // the case may ask for a device.Weight
 	rng     *rand.Rand
 	watched []watch
 	errs    []error
@@ -42,6 +43,14 @@ func (l *lab) note(err error) {
 	if err != nil {
 		l.errs = append(l.errs, err)
 	}
+}
+
+// weight asks the device for a weight, which only cases that say so may do: see RunWeights.
+func (l *lab) weight(spec device.WeightSpec) (device.Weight, error) {
+	if !l.weighs {
+		panic("a case that is not among those of weights asks for one")
+	}
+	return l.dev.Weight(spec)
 }
 
 // place makes a tensor inside a larger buffer of guards: a row before and after it, and with gaps also columns.

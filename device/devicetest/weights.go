@@ -117,7 +117,7 @@ func checkWeight(l *lab, cols int, parts []part) {
 		spec.Rows = nil
 	}
 	before, _ := l.dev.Memory()
-	weight, err := l.dev.Weight(spec)
+	weight, err := l.weight(spec)
 	if err != nil {
 		l.errorf("Weight: %v", err)
 		return
@@ -154,7 +154,7 @@ func checkFailingSource(l *lab) {
 	bad, _ := l.store("bad", l.random(4, 64, 1), tensor.F32)
 	cause := errors.New("disk on fire")
 	bad.fail = fault.In(fault.IO, "model.safetensors", "cannot read").At("tensor %q", "bad").Because(cause)
-	_, err := l.dev.Weight(device.WeightSpec{
+	_, err := l.weight(device.WeightSpec{
 		Name: "stacked", Component: device.TeacherWeights, Parts: []device.Source{good, bad},
 	})
 	if !errors.Is(err, cause) || !strings.Contains(fmt.Sprint(err), "model.safetensors") || fault.KindOf(err) != fault.IO {
