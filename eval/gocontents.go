@@ -1,6 +1,7 @@
 package eval
 
 import (
+	"cmp"
 	"go/ast"
 	"slices"
 	"strings"
@@ -61,7 +62,7 @@ func (r *reach) taken(n ast.Node) bool {
 		}
 		for i, to := range []ast.Expr{n.Key, n.Value} {
 			if id, ok := to.(*ast.Ident); ok && id.Obj != nil && r.points(r.item(n.X, i)) {
-				r.mark(id, r.owner(n.X))
+				r.mark(id, cmp.Or(r.owner(n.X), r.collection(n.X)))
 			}
 		}
 	}
@@ -229,7 +230,8 @@ func (r *reach) handed(path, name string, all ...ast.Expr) {
 		if own == problem {
 			looks = path == "strings" || slices.Contains(lookers, path+"."+name) ||
 				path == "fmt" && !strings.Contains(name, "can") && !(i == 0 && strings.HasPrefix(name, "Fprint")) ||
-				path == "" && slices.Contains(reading, name)
+				path == "" && slices.Contains(reading, name) ||
+				path == "sort" && strings.HasPrefix(name, "Slice") && r.owner(e) == "" // of its own list
 		}
 		if v != "" && path != own && !looks && (path != "" || name != "In") {
 			r.found("keeps %s, which its tests share", v)

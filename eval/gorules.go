@@ -60,8 +60,10 @@ type reach struct {
 	calls    map[ast.Expr]bool   // what is called
 	guarded  map[any]string      // variables of the problem that its tests rely on, by their Ident.Obj
 	parts    map[any]string      // names that share content with a variable of guarded, by their Ident.Obj: of which
-	gives    map[any]string      // functions that return such content, by their Ident.Obj: of which
-	giving   map[string]string   // methods that do, by name: of which
+	holds    map[any]string      // local lists of parts, by their Ident.Obj: of which
+	follow   map[*ast.CallExpr]bool
+	gives    map[any]string    // functions that return such content, by their Ident.Obj: of which
+	giving   map[string]string // methods that do, by name: of which
 	methods  map[string][]*ast.FuncDecl
 	returns  map[*ast.ReturnStmt]bool // of functions and methods, not of function literals
 	callable map[string]bool          // names of what holds functions
@@ -89,6 +91,7 @@ func reaches(files map[string]string, generated int) string {
 	r.declared, r.members, r.counted = map[string]bool{}, map[string]bool{}, map[ast.Expr]bool{}
 	r.second, r.strong, r.paths = map[any]string{}, map[any]bool{}, map[any]string{}
 	r.keys, r.calls, r.methods = map[*ast.Ident]bool{}, map[ast.Expr]bool{}, map[string][]*ast.FuncDecl{}
+	r.holds, r.follow = map[any]string{}, map[*ast.CallExpr]bool{}
 	r.parts, r.gives, r.giving = map[any]string{}, map[any]string{}, map[string]string{}
 	for _, id := range declared(f) {
 		r.declared[id.Name] = true
@@ -283,6 +286,9 @@ func (r *reach) written(all ...ast.Expr) {
 			v = r.guarded[id.Obj]
 		default:
 			v = r.origin(e)
+			if at, ok := ast.Unparen(e).(*ast.IndexExpr); ok && r.collection(at.X) != "" {
+				break // an item of its own list gets another value
+			}
 			if v == "" && !r.inPlace(e) {
 				v = r.owner(e)
 			}
@@ -321,6 +327,9 @@ func (r *reach) called(c *ast.CallExpr) {
 			r.changed(c.Args[0])
 			if last := c.Args[len(c.Args)-1]; (f.Name == "copy" || c.Ellipsis.IsValid()) && !r.points(r.item(last, 1)) {
 				return // copies what shares nothing
+			}
+			if r.follow[c] {
+				return
 			}
 		}
 		r.given(c.Args...)

@@ -146,7 +146,7 @@ func (r *reach) find(f *ast.File) {
 
 // known counts the names that are followed.
 func (r *reach) known() int {
-	return len(r.second) + len(r.strong) + len(r.parts) + len(r.gives) + len(r.giving)
+	return len(r.second) + len(r.strong) + len(r.parts) + len(r.gives) + len(r.giving) + len(r.holds)
 }
 
 // owner returns the variable of the problem that an expression is a part of; empty: of none.
@@ -159,6 +159,10 @@ func (r *reach) owner(e ast.Expr) string {
 		return cmp.Or(r.guarded[x.Obj], r.parts[x.Obj])
 	case *ast.UnaryExpr:
 		return r.owner(x.X)
+	case *ast.IndexExpr:
+		if v := r.collection(x.X); v != "" {
+			return v
+		}
 	case *ast.CallExpr:
 		return r.ownerOfResult(x)
 	}
@@ -201,7 +205,7 @@ func (r *reach) ownerOfResult(c *ast.CallExpr) string {
 					i = 0
 				}
 				if r.points(r.item(c.Args[0], i)) {
-					return r.owner(c.Args[0])
+					return cmp.Or(r.owner(c.Args[0]), r.collection(c.Args[0]))
 				}
 			}
 		case r.own(f):
@@ -222,7 +226,7 @@ func (r *reach) part(e ast.Expr) string {
 	if v := r.owner(e); v != "" && r.points(r.typeOf(e)) {
 		return v
 	}
-	return ""
+	return r.collection(e)
 }
 
 // own reports whether a method may be one that the file declares.
@@ -281,10 +285,12 @@ func (r *reach) share(to, from ast.Expr, alone bool) {
 	if r.points(t) {
 		r.mark(id, r.owner(from))
 	}
+	r.collects(id, from)
 }
 
 // passed notes parts that functions and methods of the file get as parameters and receivers.
 func (r *reach) passed(c *ast.CallExpr) {
+	r.copied(c)
 	switch f := c.Fun.(type) {
 	case *ast.Ident:
 		if f.Obj != nil && f.Obj.Kind == ast.Fun {
@@ -302,7 +308,7 @@ func (r *reach) passed(c *ast.CallExpr) {
 				continue
 			}
 			_, pointer := m.Recv.List[0].Type.(*ast.StarExpr)
-			if v := r.owner(f.X); v != "" && len(m.Recv.List[0].Names) == 1 &&
+			if v := cmp.Or(r.owner(f.X), r.collection(f.X)); v != "" && len(m.Recv.List[0].Names) == 1 &&
 				(r.points(r.typeOf(f.X)) || pointer && !r.inPlace(f.X)) {
 				r.mark(m.Recv.List[0].Names[0], v)
 			}
@@ -329,52 +335,6 @@ func (r *reach) bind(params *ast.FieldList, args []ast.Expr) {
 			r.mark(names[min(i, len(names)-1)], v)
 		}
 	}
-}
-
-// returning notes which functions and methods return parts.
-func (r *reach) returning(d *ast.FuncDecl) {
-	if d.Body == nil {
-		return
-	}
-	ast.Inspect(d.Body, func(n ast.Node) bool {
-		if _, inner := n.(*ast.FuncLit); inner {
-			return false
-		}
-		back, ok := n.(*ast.ReturnStmt)
-		if !ok {
-			return true
-		}
-		r.returns[back] = true
-		for _, e := range back.Results {
-			switch v := r.part(e); {
-			case v == "":
-			case d.Recv != nil:
-				r.giving[d.Name.Name] = v
-			case d.Name.Obj != nil:
-				r.gives[d.Name.Obj] = v
-			}
-		}
-		return true
-	})
-}
-
-// returned judges a return: of a function that is followed, parts of the problem's variables may be results.
-func (r *reach) returned(n *ast.ReturnStmt) {
-	if r.returns[n] {
-		r.given(r.library(n.Results)...)
-		return
-	}
-	r.given(n.Results...)
-}
-
-// library returns those expressions that are content of the library.
-func (r *reach) library(all []ast.Expr) (some []ast.Expr) {
-	for _, e := range all {
-		if v, _ := r.contentOf(e); v != "" {
-			some = append(some, e)
-		}
-	}
-	return some
 }
 
 // shared reports whether a function of the problem gets a part of one of its variables from what is generated.
