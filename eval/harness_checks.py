@@ -115,7 +115,7 @@ class Text:
                 for i in n.items:
                     if names_in(i.context_expr) & known:
                         yield from names_in(i.optional_vars)
-            elif isinstance(n, SCOPES[:2]) and names_in(*n.body) & known:
+            elif isinstance(n, SCOPES[:2]) and names_in(*n.body, *n.decorator_list) & known:
                 yield n.name
             elif isinstance(n, ast.Call):
                 if inner_names(n.func) & known:
@@ -140,6 +140,8 @@ class Text:
         found = [n for n in self.nodes if isinstance(n, (ast.stmt, ast.Lambda)) and holds(n)]
         if code.co_name != '<lambda>':
             found = [n for n in found if not isinstance(n, ast.Lambda)]
+        if column < 0:  # of "if x: raise E" in one line either may have failed: the condition counts
+            found = [n for n in found if not any(m is not n and m.lineno == n.lineno and isinstance(m, (ast.If, ast.For, ast.While)) for m in found)]
         return sorted(found, key=lambda n: (n.lineno, n.col_offset, -n.end_lineno, -n.end_col_offset))
 
     def frames(self, trace):

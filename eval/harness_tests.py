@@ -5,8 +5,8 @@ After the tests it prints a word, which only this side knows: without it the tes
 import functools
 
 # Modules of classes whose objects the program may look into, where the tests gave it one: from functions, frames or classes
-# there is a way to everything else.
-OPEN = ('__main__', '_io', 'unittest.mock', 'functools')
+# there is a way to everything else, and what functools makes of functions keeps their arguments.
+OPEN = ('__main__', '_io', 'unittest.mock')
 # Exceptions that control a loop, a generator or a test: a program raises them as errors.
 CONTROL = (StopIteration, StopAsyncIteration, GeneratorExit)
 # Methods of the language's types that decide: a test that calls one expects such a value.
