@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"apr/eval"
+	"apr/internal/contracttest"
 )
 
 // torn counts how often a method gets an object of another type than its own: a goroutine writes an interface, two words, while
@@ -50,6 +51,7 @@ func TestNoTornInterface(t *testing.T) {
 	if runner == nil {
 		return
 	}
+	contracttest.Cases(t, 1)
 	p := eval.Problem{Language: "go", Style: "code", Test: "func check() {\n\tif n := answer(); n != 0 {\n\t\tpanic(n)\n\t}\n}\n"}
 	if passed, why, err := runner.Passes(context.Background(), p, torn); err != nil || !passed {
 		t.Errorf("passed=%v, %q (%v)", passed, why, err)
