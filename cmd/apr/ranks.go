@@ -148,16 +148,43 @@ func (o *distillOptions) party(e *cli.Env) (*party, error) {
 	return p, nil
 }
 
-// besideLauncher notes that a launcher started another number of processes than --world-size says: the others may be
-// training a second student.
-func (o *distillOptions) besideLauncher(e *cli.Env) standing {
+// besideLauncher notes that a launcher counts other processes than the flags do: those of another machine may be training a
+// second student. A launcher that counts machines may stand beside flags that count all ranks, but not where the ranks meet on
+// this machine alone.
+func (o *distillOptions) besideLauncher(e *cli.Env) (s standing) {
 	place, _ := launcher.Check(e.Getenv) // more ranks than one are refused there, and asked for here
-	if place.World < 2 || place.World == o.WorldSize {
-		return standing{}
+	here := meetsHere(o.Rendezvous)
+	odd := func(rank, world int) bool {
+		return world > o.WorldSize || world == o.WorldSize && rank != o.Rank || here && 1 < world && world < o.WorldSize
 	}
-	note := fmt.Sprintf("--world-size %d, and this process is %s: flags count all ranks, not those of a machine", o.WorldSize, place)
-	e.Log.Warn(note)
-	return standing{Place: launcher.Place{Notes: []string{note}}}
+	switch {
+	case place.World > 1 && odd(place.Rank, place.World):
+		s.Notes = []string{fmt.Sprintf("--rank %d of --world-size %d, and this process is %s: flags count all ranks, not those of a machine",
+			o.Rank, o.WorldSize, place)}
+	case place.World < 2 && here:
+		s.Notes = place.Notes
+	}
+	for _, a := range launcher.FindAlike(e.Environ()) {
+		if a.Of() > o.WorldSize || here && a.Of() != o.WorldSize {
+			s.Notes = append(s.Notes, fmt.Sprintf("--world-size %d beside %s=%s and %s=%s: flags count all ranks, not those of a machine",
+				o.WorldSize, a.Index.Name, a.Index.Value, a.Count.Name, a.Count.Value))
+		}
+	}
+	for _, note := range s.Notes {
+		e.Log.Warn(note)
+	}
+	return s
+}
+
+// meetsHere reports whether only ranks of this machine can meet at an address: a loopback one, or a folder for temporary files.
+func meetsHere(rendezvous string) bool {
+	if folder, ok := strings.CutPrefix(rendezvous, "file:"); ok {
+		rel, err := filepath.Rel(os.TempDir(), filepath.Clean(strings.TrimPrefix(folder, "//")))
+		return err == nil && filepath.IsLocal(rel)
+	}
+	host, _, err := net.SplitHostPort(rendezvous)
+	ip := net.ParseIP(host)
+	return err == nil && (host == "localhost" || ip != nil && ip.IsLoopback())
 }
 
 // launched makes this process a rank of those that a launcher has started, and reports whether one has. Ranks that

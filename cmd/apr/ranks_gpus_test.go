@@ -135,16 +135,24 @@ func TestWhichRanks(t *testing.T) {
 // Flags that count the ranks of a machine, where a launcher counts those of all, are told: another machine may train a second
 // student.
 func TestFlagsBesideALauncher(t *testing.T) {
-	for env, says := range map[string]string{
-		"RANK=3 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2":   "--world-size 2, and this process is rank 3 of 4 by torchrun",
-		"SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=2 SLURM_LOCALID=0": "rank 2 of 4 by a Slurm step",
-		"RANK=1 WORLD_SIZE=2": "",
-		"":                    "",
-		"RANK=3 WORLD_SIZE=4 LOCAL_RANK=1 APR_RANK_STARTED=1": "",
+	const h, here = "h:1", "127.0.0.1:1"
+	for _, tt := range []struct{ env, meet, says string }{
+		{"RANK=3 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2", h, "--rank 1 of --world-size 2, and this process is rank 3 of 4 by torchrun"},
+		{"SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=2 SLURM_LOCALID=0", h, "rank 2 of 4 by a Slurm step"},
+		{"SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=0 SLURM_LOCALID=0", here, "rank 0 of 2 by a Slurm step"},
+		{"NODE_RANK=0 NNODES=2", h, "rank 0 of 2"},
+		{"FOO_RANK=0 FOO_SIZE=4", h, "--world-size 2 beside FOO_RANK=0 and FOO_SIZE=4"},
+		{"NNODES=3", here, "NNODES=3"},
+		{"NNODES=3", h, ""},
+		{"RANK=1 WORLD_SIZE=2", here, ""},
+		{"FOO_RANK=1 FOO_SIZE=2", h, ""},
+		{"", here, ""},
+		{"RANK=3 WORLD_SIZE=4 LOCAL_RANK=1 APR_RANK_STARTED=1", here, ""},
 	} {
 		contracttest.Cases(t, 1)
+		env, says := tt.env, tt.says
 		words := append(strings.Fields(env), "APR_RANK_SECRET=s")
-		_, p, err := settle(t, words, "--rank", "1", "--world-size", "2", "--rendezvous", "h:1", "--backend", "cpu")
+		_, p, err := settle(t, words, "--rank", "1", "--world-size", "2", "--rendezvous", tt.meet, "--backend", "cpu")
 		if err != nil {
 			t.Errorf("%s: %v", env, err)
 			continue

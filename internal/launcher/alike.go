@@ -17,6 +17,9 @@ type Alike struct {
 	of    int
 }
 
+// Of is how many there are.
+func (a Alike) Of() int { return a.of }
+
 // String is the warning.
 func (a Alike) String() string {
 	return fmt.Sprintf("%s=%s and %s=%s: this looks like task %s of %d; this run is on its own", a.Index.Name, a.Index.Value, a.Count.Name, a.Count.Value, a.Index.Value, a.of)

@@ -3,6 +3,9 @@ package launcher
 import (
 	"fmt"
 	"slices"
+	"strings"
+
+	"apr/internal/readfile"
 )
 
 // counts are numbers of machines or processes that launchers say beside a rank, and scripts without one.
@@ -12,8 +15,15 @@ var counts = []string{"NNODES", "NUM_NODES", "NODE_COUNT", "NODE_NUM", "NUM_MACH
 // allocations are how many tasks or machines a batch job has, as its shell is told, which is one process of one.
 var allocations = []struct{ name, starts string }{
 	{"SLURM_NTASKS", "srun"}, {"SLURM_NPROCS", "srun"}, {"SLURM_JOB_NUM_NODES", "srun"}, {"SLURM_NNODES", "srun"},
-	{"PBS_NUM_NODES", "pbsdsh or mpirun"}, {"NHOSTS", "mpirun"}, {"LSB_MCPU_HOSTS", "blaunch or mpirun"},
+	{"PBS_NUM_NODES", "pbsdsh or mpirun"}, {pbsHosts, "pbsdsh or mpirun"}, {"NHOSTS", "mpirun"}, {lsfHosts, "blaunch or mpirun"},
+	{"PJM_NODE", "mpiexec"}, {"AZ_BATCH_NODE_LIST", "mpirun"},
 }
+
+// Variables that say more than a number: a file with a line for each process of a host, and names and slots in turns.
+const (
+	pbsHosts = "PBS_NODEFILE"
+	lsfHosts = "LSB_MCPU_HOSTS"
+)
 
 // masters are addresses that ranks meet at.
 var masters = []string{"MASTER_ADDR", "COORDINATOR_ADDRESS", "JAX_COORDINATOR_ADDRESS"}
@@ -36,9 +46,7 @@ func lone(getenv func(string) string, inner *said) (notes []string) {
 			break
 		}
 	}
-	if inner == nil {
-		notes = append(notes, batch(getenv)...)
-	}
+	notes = append(notes, batch(getenv)...)
 	if n, err := number(workersBeside, getenv(workersBeside)); err == nil && n > 0 {
 		notes = append(notes, fmt.Sprintf("%s=%d: as many workers may run beside this process; %s", workersBeside, n, own))
 	}
@@ -68,7 +76,10 @@ func batch(getenv func(string) string) []string {
 	}
 	for _, a := range allocations {
 		n := howMany(getenv(a.name))
-		if a.name == "LSB_MCPU_HOSTS" { // names and slots in turns
+		switch a.name {
+		case pbsHosts:
+			n = hostsOf(getenv(a.name))
+		case lsfHosts:
 			n /= 2
 		}
 		if n > 1 {
@@ -77,6 +88,19 @@ func batch(getenv func(string) string) []string {
 		}
 	}
 	return nil
+}
+
+// hostsOf counts the hosts of a file that has a line for each process; a file that cannot be read says nothing.
+func hostsOf(path string) int {
+	text, err := readfile.String(path, 1<<20)
+	if path == "" || err != nil {
+		return 0
+	}
+	hosts := map[string]bool{}
+	for _, host := range strings.Fields(text) {
+		hosts[host] = true
+	}
+	return len(hosts)
 }
 
 // own ends a note.
