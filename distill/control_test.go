@@ -3,8 +3,10 @@ package distill
 import (
 	"bytes"
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -157,5 +159,39 @@ func TestOutline(t *testing.T) {
 	}
 	if want := 5 / float64(in.epochSteps); o.Epochs != want {
 		t.Errorf("%v epochs, want %v", o.Epochs, want)
+	}
+}
+
+// A new student whose configuration was copied from another model ends a text as its tokenizer does, and that is told.
+func TestNewStudentEndsAsItsTokenizer(t *testing.T) {
+	c := tinyConfig(t)
+	text, err := os.ReadFile(c.StudentConfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for given, told := range map[string]bool{"0": true, "[1, 2]": true, "4093": false, "[7, 4093]": false} {
+		c := in(t, c)
+		c.StudentConfig = filepath.Join(t.TempDir(), "config.json")
+		changed := strings.Replace(string(text), "{", `{"eos_token_id": `+given+",", 1)
+		if err := os.WriteFile(c.StudentConfig, []byte(changed), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		d, err := cpu.New(cpu.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		q := &quiet{}
+		r, err := Start(context.Background(), c, d, q, func(*runlog.Manifest) {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ends := r.in.studentConfig.EOS
+		if err := errors.Join(r.Close(), d.Close()); err != nil {
+			t.Fatal(err)
+		}
+		said := strings.Contains(strings.Join(q.messages, "\n"), "which ends no text in the teacher's tokenizer")
+		if said != told || !slices.Contains(ends, 4093) {
+			t.Errorf("%s: ends %d, told %v", given, ends, said)
+		}
 	}
 }

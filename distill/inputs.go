@@ -1,9 +1,7 @@
 package distill
 
 import (
-	"cmp"
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"maps"
@@ -244,104 +242,6 @@ func (in *inputs) openStudent(c Config) (err error) {
 	}
 	in.adapter, err = in.newAdapter(c.LoRA)
 	return err
-}
-
-// align finds V, the number of ids that both models share. Tokenizers must agree on every real id, string by string. Only
-// data of ids alone, without text, can do without them.
-func (in *inputs) align(c Config, obs Observer) (err error) {
-	path, rows := c.Student+c.StudentConfig, in.studentConfig.Vocab
-	if c.Align == AlignProject {
-		return in.project(c, obs)
-	}
-	if c.Dataset != "" && len(c.EvalData) == 0 {
-		in.tokenizer, in.vocab, in.unproven, err = teacher.AlignIDs(in.teacher, in.student, path, rows)
-	} else {
-		in.tokenizer, in.vocab, err = teacher.Align(in.teacher, in.student, path, rows)
-	}
-	if projects(c, err) {
-		return in.project(c, obs)
-	}
-	if err != nil {
-		return suggestProject(c, err)
-	}
-	if in.unproven != "" {
-		obs.Message("warning: %s", in.unproven)
-	}
-	if in.tokenizer != nil {
-		in.recordTokenizer(c)
-		if err := in.compareConventions(c, obs); err != nil {
-			return err
-		}
-	}
-	if more := in.studentConfig.Vocab - in.vocab; in.student == nil && more > 0 {
-		obs.Message("warning: %s: vocab_size is %d, the tokenizer has %d ids: %d rows of the student's embedding are never used", path, in.studentConfig.Vocab, in.vocab, more)
-	}
-	if t, s := in.teacher.Config.Vocab, in.studentConfig.Vocab; t != s || t != in.vocab {
-		obs.Detail("vocabulary: %d ids; teacher's %d and student's %d rows are cut to them before the softmax", in.vocab, t, s)
-	}
-	return nil
-}
-
-// compareConventions says in what the tokenizers differ beside their ids. A new student has the teacher's.
-func (in *inputs) compareConventions(c Config, obs Observer) error {
-	if in.student == nil {
-		return nil
-	}
-	big, err := in.teacher.Tokenizer()
-	if modelfile.HasNoTokenizer(err) {
-		return nil // in.unproven says so
-	}
-	if err != nil {
-		return err
-	}
-	in.conventions = teacher.Conventions(big, in.tokenizer)
-	for i := range in.conventions {
-		if k := &in.conventions[i]; k.Name == "chat_template" && c.ChatTemplate != "auto" && c.ChatTemplate != "" {
-			k.Used = "--chat-template " + c.ChatTemplate
-		}
-	}
-	if len(in.conventions) > 0 {
-		obs.Message("warning: %s", conventionsText(in.conventions))
-	}
-	return nil
-}
-
-// conventionsText says what differs, and which of both the run uses.
-func conventionsText(all []runlog.Convention) string {
-	var parts []string
-	for _, k := range all {
-		used := "the student's"
-		if k.Used != "student" {
-			used = k.Used
-		}
-		parts = append(parts, fmt.Sprintf("%s: %s of the teacher, %s of the student; the run uses %s", k.Name, k.Teacher, k.Student, used))
-	}
-	return "teacher and student differ in " + strings.Join(parts, "; ")
-}
-
-func (in *inputs) recordTokenizer(c Config) {
-	detail := fmt.Sprintf("%d ids, the same for teacher and student", in.vocab)
-	if in.unproven != "" {
-		detail = "the student's; the teacher has none"
-	}
-	if in.projected != nil {
-		detail = fmt.Sprintf("%d ids, the student's; the teacher has a tokenizer of its own", in.vocab)
-	}
-	for name, r := range TokenizerRecords(in.tokenizer) {
-		r.Path, r.Detail = cmp.Or(c.Teacher, c.FromCache), detail
-		in.records[name] = r
-	}
-}
-
-// TokenizerRecords returns the records of a tokenizer by their names: of its tokens, and of its template and special ids.
-func TokenizerRecords(t *tokenizer.Tokenizer) map[string]runlog.Input {
-	record := func(text []byte, of string) runlog.Input {
-		return runlog.Input{SHA256: fmt.Sprintf("%x", sha256.Sum256(text)), Of: of, Bytes: int64(len(text))}
-	}
-	return map[string]runlog.Input{
-		"tokenizer":        record(t.MarshalTokenizer(), "the tokenizer.json that is written with the student"),
-		"tokenizer_config": record(t.MarshalConfig(0), "the tokenizer_config.json that is written with the student, without model_max_length: chat template, special ids"),
-	}
 }
 
 // What the hashes of inputs cover: the content, in whatever files and compression it comes.
