@@ -1,12 +1,14 @@
 package distill
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"apr/arch"
 	"apr/corpus"
@@ -83,6 +85,9 @@ func (in *inputs) openTeacher(c Config) (err error) {
 	if err != nil {
 		return err
 	}
+	if err := r.CheckOthers(); err != nil {
+		return err
+	}
 	in.cache = &said{Header: r.Header, Dir: r.Dir, SHA256: r.SHA256, Bytes: r.Bytes, rows: r, has: r.Has}
 	return in.openHeadOf(c, c.FromCache)
 }
@@ -91,11 +96,6 @@ func (in *inputs) openTeacher(c Config) (err error) {
 func (in *inputs) openHeadOf(c Config, dir string) (err error) {
 	if in.teacher, in.taughtBy, err = openHead(dir); err != nil {
 		return err
-	}
-	if in.cache.Kind == cache.Draws { // a small file, of which no matrix is loaded
-		if err := in.teacher.Container.Verify(); err != nil {
-			return err
-		}
 	}
 	if in.cache.Kind == cache.Hidden {
 		if n := in.teacher.Config.Hidden; n != in.cache.Width {
@@ -357,12 +357,10 @@ func putHead(s cache.Store, f *modelfile.Files, withHead bool, writer string) (e
 	return err
 }
 
-// writeHead writes headFile, unless it is there.
+// writeHead writes headFile. One that is there has to hold the same tensors: that of another teacher, copied into the folder,
+// would turn this one's hidden states into other distributions.
 func writeHead(dir string, f *modelfile.Files, withHead bool, writer string) error {
 	path := filepath.Join(dir, headFile)
-	if _, err := os.Lstat(path); err == nil {
-		return nil
-	}
 	config, names := f.Config, map[string]string{"model.norm.weight": "model.norm.weight"}
 	if withHead {
 		from := "lm_head.weight"
@@ -387,6 +385,9 @@ func writeHead(dir string, f *modelfile.Files, withHead bool, writer string) err
 		return err
 	}
 	tensors = append(tensors, sketch.Sources()...)
+	if _, err := os.Lstat(path); err == nil {
+		return sameHead(path, tensors)
+	}
 	tok, err := f.Tokenizer()
 	if err != nil && !modelfile.HasNoTokenizer(err) {
 		return err
@@ -401,6 +402,42 @@ func writeHead(dir string, f *modelfile.Files, withHead bool, writer string) err
 		return fault.In(fault.IO, path, "cannot be made private").Because(err)
 	}
 	return nil
+}
+
+// sameHead refuses a headFile with other tensors.
+func sameHead(path string, tensors []tensor.Source) error {
+	f, err := aprfile.Open(path)
+	if err != nil {
+		return err
+	}
+	var there []tensor.Source
+	for _, t := range f.Tensors() {
+		if slices.ContainsFunc(tensors, func(own tensor.Source) bool { return own.Name == t.Name }) { // a tied head has two names
+			there = append(there, t.Source())
+		}
+	}
+	is, err := sumOfTensors(there)
+	want, err2 := sumOfTensors(tensors)
+	if err := errors.Join(err, err2, f.Close()); err != nil {
+		return err
+	}
+	if is != want {
+		return fault.In(fault.Invalid, path, "is of another teacher than this one").
+			WithHint("give an empty folder, or remove the file").WithID("E-DISTILL-118")
+	}
+	return nil
+}
+
+// sumOfTensors is the SHA-256 of names, shapes, types and bytes, by name.
+func sumOfTensors(tensors []tensor.Source) (sum [sha256.Size]byte, err error) {
+	h := sha256.New()
+	for _, t := range slices.SortedFunc(slices.Values(tensors), func(a, b tensor.Source) int { return cmp.Compare(a.Name, b.Name) }) {
+		fmt.Fprintf(h, "%s %v %v\n", t.Name, t.DType, t.Shape)
+		if err := t.Payload(h); err != nil {
+			return sum, err
+		}
+	}
+	return [sha256.Size]byte(h.Sum(nil)), nil
 }
 
 // estimates reports whether the teacher only estimates a distribution.

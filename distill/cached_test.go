@@ -3,6 +3,7 @@ package distill
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -203,6 +204,46 @@ func TestDamagedCache(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		contracttest.Cases(t, 1)
+	}
+}
+
+// TestHeadOfAnotherTeacher: what lies in the folder of a cache and is of another teacher is not taken for this one's.
+func TestHeadOfAnotherTeacher(t *testing.T) {
+	c := smallConfig(t, 40)
+	theirs := smallConfig(t, 40)
+	theirs.Teacher = changedCopy(t, tensor.BF16, noisy(0.5))
+	for _, kind := range []string{cache.Hidden, cache.Draws} {
+		contracttest.Cases(t, 1)
+		job := CacheJob{Kind: kind}
+		if kind == cache.Draws {
+			job.Draws, job.Entropy = 8, true
+		}
+		dir, _ := cacheOf(t, c, job, 0)
+		other, _ := cacheOf(t, theirs, job, 0)
+		head, err := os.ReadFile(filepath.Join(other, headFile))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, headFile), head, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := runOnce(t, cached(t, c, dir), 0, 0); fault.KindOf(err) != fault.Format || !strings.Contains(err.Error(), headFile) {
+			t.Errorf("%v, trained on: %v", kind, err)
+		}
+		f, err := modelfile.Open(c.Teacher)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = writeHead(dir, f, kind == cache.Hidden, "apr/test")
+		if fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(), headFile) {
+			t.Errorf("%v, made: %v", kind, err)
+		}
+		if err := os.Remove(filepath.Join(dir, headFile)); err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(writeHead(dir, f, kind == cache.Hidden, "apr/test"), writeHead(dir, f, kind == cache.Hidden, "apr/test"), f.Close()); err != nil {
+			t.Errorf("%v, made twice: %v", kind, err)
+		}
 	}
 }
 

@@ -262,14 +262,8 @@ func (r *Reader) Verify() error {
 		}
 		names = append(names, Shard{Name: f.Name})
 	}
-	for _, f := range r.others {
-		is, err := hashed(d, f.Name)
-		if err != nil {
-			return err
-		}
-		if err := f.differs(d, is); err != nil {
-			return err
-		}
+	if err := r.CheckOthers(); err != nil {
+		return err
 	}
 	same, err := sameBytes(d, shardsFile, listOf(names))
 	if fault.KindOf(err) == fault.NotFound { // only sealing needs it
@@ -279,6 +273,21 @@ func (r *Reader) Verify() error {
 		err = fault.In(fault.Format, d.Path(shardsFile), "names other shards than the manifest").WithHint("remove it: only sealing needs it").WithID("E-CACHE-039")
 	}
 	return err
+}
+
+// CheckOthers compares the files beside the shards with their hashes: what describes the teacher, and its head.
+func (r *Reader) CheckOthers() error {
+	d := Folder(r.Dir)
+	for _, f := range r.others {
+		is, err := hashed(d, f.Name)
+		if err != nil {
+			return err
+		}
+		if err := f.differs(d, is); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // differs refuses a file that is not what the manifest says.
