@@ -161,7 +161,10 @@ kernels: ## write the generated assembly of device/cpu and quant, the PTX of dev
 golden: ## rewrite the files that tests compare the program's own output with; read the diff before committing it
 	$(GO) test ./cmd/apr -run Schema -update
 
-man: build ## bin/man/man1: a manual page of every command and topic, made from the tables that make --help
+bin/apr:
+	$(MAKE) build
+
+man: bin/apr ## bin/man/man1: a manual page of every command and topic, made from the tables that make --help
 	@rm -rf bin/man && mkdir -p bin/man/man1 && bin/apr help man > bin/man/man1/apr.1
 	@for c in $$(bin/apr __complete help '' 2>/dev/null | grep '^[a-z]'); do \
 		bin/apr help man $$c > bin/man/man1/apr-$$c.1 || exit 1; \

@@ -305,10 +305,6 @@ func (k *keys) switched(c *Config, window int, windowed func(i int) bool) {
 	}
 	k.has("max_window_layers")
 	types := k.strings("layer_types")
-	if types != nil && len(types) != len(c.Layers) {
-		k.fail("layer_types", "%d entries for %d layers", len(types), len(c.Layers))
-		return
-	}
 	for i, t := range types {
 		switch {
 		case t == fullType:
@@ -319,6 +315,10 @@ func (k *keys) switched(c *Config, window int, windowed func(i int) bool) {
 		case n == 0:
 			k.fail("layer_types", "layer %d is of type %q, and sliding_window is null", i, t)
 		}
+	}
+	if types != nil && len(types) != len(c.Layers) {
+		k.fail("layer_types", "%d entries for %d layers", len(types), len(c.Layers))
+		return
 	}
 	switch {
 	case !on:

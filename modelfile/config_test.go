@@ -24,7 +24,10 @@ const (
 "rope_scaling":null,"transformers_version":"4.43.1"}`
 	transformers5 = `{"architectures":["Qwen2ForCausalLM"],"model_type":"qwen2",` + sizes + `"eos_token_id":[151645,151643],"rms_norm_eps":1e-06,
 "rope_parameters":{"rope_theta":1000000.0,"rope_type":"default"},"dtype":"bfloat16","sliding_window":null,
-"layer_types":["full_attention","full_attention"],"transformers_version":"5.17.0"}`
+"layer_types":["full_attention","full_attention","full_attention","full_attention","full_attention","full_attention",
+"full_attention","full_attention","full_attention","full_attention","full_attention","full_attention",
+"full_attention","full_attention","full_attention","full_attention","full_attention","full_attention",
+"full_attention","full_attention","full_attention","full_attention","full_attention","full_attention"],"transformers_version":"5.17.0"}`
 )
 
 func TestReadConfig(t *testing.T) {

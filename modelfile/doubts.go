@@ -3,6 +3,7 @@ package modelfile
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
 
 	"apr/arch"
 	"apr/format/gguf"
@@ -64,8 +65,8 @@ func (c *Container) CheckStated(odd bool) error {
 			"--allow-odd-weights` writes it").WithID("E-MODEL-052")
 }
 
-// CheckBeside returns what the model's other files say against tok, the model's tokenizer: those of a tokenizer in its
-// folder, and a configuration that lost the end of a text.
+// CheckBeside returns what speaks against tok, the model's tokenizer: its own template, the files of a tokenizer in its folder,
+// and a configuration that lost the end of a text or names another one.
 func (c *Container) CheckBeside(tok *tokenizer.Tokenizer) (lines []string) {
 	config, err := c.ReadConfig()
 	switch f := c.Stored.(type) {
@@ -82,7 +83,14 @@ func (c *Container) CheckBeside(tok *tokenizer.Tokenizer) (lines []string) {
 			lines = append(lines, filepath.Join(c.Folder, "config.json")+": has no eos_token_id, as every published "+
 				"model has: "+endOf(tok)+"; was it removed?")
 		}
+		if id := tok.EOS(); err == nil && len(config.EOS) > 0 && id != tokenizer.None && !slices.Contains(config.EOS, int(id)) {
+			lines = append(lines, fmt.Sprintf("%s: eos_token_id is %d, and the tokenizer ends a text with id %d",
+				filepath.Join(c.Folder, "config.json"), config.EOS, id))
+		}
 		lines = append(lines, tok.Contradictions(c.Folder)...)
+	}
+	if said := tok.ForeignTemplate(); said != "" {
+		lines = append(lines, c.Path+": "+said)
 	}
 	return lines
 }

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -49,7 +50,44 @@ func (t *Tokenizer) Contradictions(dir string) (lines []string) {
 			lines = append(lines, fmt.Sprintf("%s: contradicts tokenizer.json, which counts: %s", filepath.Join(dir, f.name), said))
 		}
 	}
-	return lines
+	return append(lines, configBeside(dir)...)
+}
+
+// configBeside says that a folder lost tokenizer_config.json, or that its chat template is not that of chat_template.jinja.
+func configBeside(dir string) []string {
+	text, err := readFolder(dir)
+	if err != nil { // told where it is read
+		return nil
+	}
+	path := filepath.Join(dir, "tokenizer_config.json")
+	if text[1] == "" {
+		return []string{path + ": is missing, which every published tokenizer has: without it a chat template, and what begins " +
+			"and ends a text, may be lost"}
+	}
+	var config struct {
+		Template any `json:"chat_template"` // a text, or a list of named ones
+	}
+	own := ""
+	if json.Unmarshal([]byte(text[1]), &config) == nil {
+		own, _ = config.Template.(string)
+	}
+	if own == "" || text[2] == "" || strings.TrimSpace(own) == strings.TrimSpace(text[2]) {
+		return nil
+	}
+	return []string{path + ": its chat_template is another one than chat_template.jinja, which counts"}
+}
+
+// controlWord is how templates of most families write their control tokens.
+var controlWord = regexp.MustCompile(`<\|[A-Za-z0-9_]+\|>`)
+
+// ForeignTemplate says that of the control words of the chat template none is a token: it is another family's, and text that it
+// makes is cut into pieces. Empty: some are, or there are none.
+func (t *Tokenizer) ForeignTemplate() string {
+	words := controlWord.FindAllString(t.chatTemplate, -1)
+	if len(words) == 0 || slices.ContainsFunc(t.tokens, func(k token) bool { return k.real() && slices.Contains(words, k.text) }) {
+		return ""
+	}
+	return fmt.Sprintf("its chat template writes %s, and none of its control words is a token: is it another family's?", words[0])
 }
 
 type beside struct {

@@ -55,16 +55,67 @@ func TestContradictions(t *testing.T) {
 		{"other added tokens", "added_tokens.json", `{"<|foo|>":4090,"` + end + `":4000}`, "2 tokens differ, the first \"" + end + "\""},
 		{"the same special tokens", "special_tokens_map.json", `{"eos_token":{"content":"` + end + `","lstrip":false},"additional_special_tokens":["x"]}`, ""},
 		{"another end", "special_tokens_map.json", `{"eos_token":` + text(at(300)) + `}`, "its eos_token is " + text(at(300)) + ", and "},
+		{"no configuration", "tokenizer_config.json", "", "is missing, which every published tokenizer has"},
+		{"another template", "chat_template.jinja", "{{ messages }}", "tokenizer_config.json: its chat_template is another one than chat_template.jinja"},
 		{"a token that is none", "special_tokens_map.json", `{"pad_token":"<|nothing|>"}`, `its pad_token "<|nothing|>" is no token there`},
 	} {
 		contracttest.Cases(t, 1)
 		dir := t.TempDir()
-		if err := os.WriteFile(filepath.Join(dir, tt.file), []byte(tt.content), 0o600); err != nil {
+		for _, name := range []string{"tokenizer.json", "tokenizer_config.json"} {
+			b, err := os.ReadFile(filepath.Join(from, name))
+			if err == nil {
+				err = os.WriteFile(filepath.Join(dir, name), b, 0o600)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if tt.content == "" {
+			if err := os.Remove(filepath.Join(dir, tt.file)); err != nil {
+				t.Fatal(err)
+			}
+		} else if err := os.WriteFile(filepath.Join(dir, tt.file), []byte(tt.content), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		got := tok.Contradictions(dir)
 		if said := tt.says != ""; said != (len(got) == 1) || said && (!strings.Contains(got[0], tt.says) || !strings.Contains(got[0], tt.file)) {
 			t.Errorf("%s: %q, want %q", tt.name, got, tt.says)
+		}
+	}
+}
+
+// A chat template of another family, or another one in each of the two files that may have it, is told.
+func TestForeignTemplate(t *testing.T) {
+	for template, foreign := range map[string]bool{
+		"": false, "{{ messages }}": false, "<|im_start|>{{ messages }}<|im_end|>": false, "<|im_end|><|start_header_id|>": false,
+		"<|start_header_id|>user<|end_header_id|>{{ messages }}<|eot_id|>": true,
+	} {
+		contracttest.Cases(t, 1)
+		dir := t.TempDir()
+		for _, name := range []string{"tokenizer.json", "tokenizer_config.json"} {
+			b, err := os.ReadFile(filepath.Join("../testdata/models/gosrc", name))
+			if err == nil {
+				err = os.WriteFile(filepath.Join(dir, name), b, 0o600)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if template != "" {
+			if err := os.WriteFile(filepath.Join(dir, "chat_template.jinja"), []byte(template), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		tok, err := Load(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if said := tok.ForeignTemplate(); (said != "") != foreign {
+			t.Errorf("%q: %q", template, said)
+		}
+		said := strings.Join(tok.Contradictions(dir), "\n")
+		if other := template != ""; strings.Contains(said, "another one than chat_template.jinja") != other {
+			t.Errorf("%q beside tokenizer_config.json's: %q", template, said)
 		}
 	}
 }

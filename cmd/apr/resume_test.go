@@ -61,6 +61,23 @@ func TestResumeWithLostRecords(t *testing.T) {
 	}
 }
 
+// apr runs resume --allow-changed is apr distill --resume --allow-changed.
+func TestRunsResumeAllowChanged(t *testing.T) {
+	stopped(t)
+	if err := os.Remove("part/steps.jsonl"); err != nil {
+		t.Fatal(err)
+	}
+	if code, v := call(t, "runs", "resume", "part"); code != 5 || !strings.Contains(errorText(v), "--allow-changed") {
+		t.Errorf("exit %d: %s", code, errorText(v))
+	}
+	code, v := call(t, "runs", "resume", "part", "--allow-changed")
+	events, err := os.ReadFile("part/events.jsonl")
+	if code != 0 || err != nil || !strings.Contains(string(events), "resumed with changes") {
+		t.Errorf("allowed: exit %d: %s; %v: %s", code, errorText(v), err, events)
+	}
+	contracttest.Cases(t, 1)
+}
+
 // A checkpoint under another step's name is damaged: it is skipped, with an event.
 func TestResumeFromARenamedCheckpoint(t *testing.T) {
 	resume := stopped(t)

@@ -92,7 +92,7 @@ func resumeRun(ctx context.Context, e *cli.Env, path, dir string, allowChanged b
 	was := earlierCall(record)
 	was.Settings["resume"] = cli.Setting{Value: path, Origin: "flag"}
 	if allowChanged {
-		was.Settings["allow-changed"] = cli.Setting{Value: true, Origin: "flag"}
+		was.Settings["allow_changed"] = cli.Setting{Value: true, Origin: "flag"}
 	}
 	if err := e.TakeOver(table, was); err != nil {
 		return nil, err
