@@ -119,3 +119,28 @@ func TestForeignTemplate(t *testing.T) {
 		}
 	}
 }
+
+// Merges that nothing needs where a whole word is looked for first, and scores of which nothing comes first, are told.
+func TestMergesThatAreNotMissed(t *testing.T) {
+	for kind, lose := range map[string]func(*Data){
+		"llama-bpe":      func(d *Data) { d.Merges = d.Merges[:len(d.Merges)/4] },
+		"mistral-scores": func(d *Data) { d.Merges = nil; clear(d.Scores) },
+	} {
+		contracttest.Cases(t, 1)
+		tok, err := Load(filepath.Join(fixtures, kind))
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := tok.Data()
+		if said, err := tok.CheckMerges(); said != "" || err != nil {
+			t.Errorf("%s as it is: %q, %v", kind, said, err)
+		}
+		lose(&d)
+		if tok, err = FromData(kind, d); err != nil {
+			t.Fatal(err)
+		}
+		if said, err := tok.CheckMerges(); said == "" || err != nil {
+			t.Errorf("%s: %q, %v", kind, said, err)
+		}
+	}
+}

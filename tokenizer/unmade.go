@@ -22,8 +22,15 @@ const (
 // CheckMerges says what is doubtful about the merges; a fault of kind Format, if they leave more than half of the
 // tokens that they should make out of reach. Added tokens need none, and neither do those that ignore_merges lets be found whole.
 func (t *Tokenizer) CheckMerges() (warning string, err error) {
-	unmade, all := t.unmade()
-	if unmade < unmadeFew {
+	unmade, whole, all := t.unmade()
+	switch {
+	case unmade >= unmadeFew:
+	case all >= unmadeMany && 100*whole > unmadeRefused*all:
+		return fmt.Sprintf("%d of the %d tokens of more than one character are made by none of the %d merges, and are found only "+
+			"where they are a whole word: is the tokenizer whole?", whole, all, t.listed), nil
+	case t.sameScores():
+		return "all tokens have one score, so that nothing says which merge comes first: were the scores lost?", nil
+	default:
 		return t.unordered(), nil
 	}
 	text := fmt.Sprintf("%d of the %d tokens of more than one character are made by none of the %d merges", unmade, all, t.listed)
@@ -57,8 +64,29 @@ func (t *Tokenizer) unordered() string {
 		len(made)-1-up, len(made))
 }
 
-// unmade returns how many tokens of more than one character no text becomes, and how many there are: those that are not added.
-func (t *Tokenizer) unmade() (unmade, all int) {
+// sameScores reports whether the tokens of SentencePiece have scores, and all the same one.
+func (t *Tokenizer) sameScores() bool {
+	if t.pieces == nil || len(t.pieces.scores) < len(t.tokens) {
+		return false
+	}
+	first, n := 0, 0
+	for id, k := range t.tokens {
+		switch {
+		case k.kind != Normal:
+		case n == 0:
+			first, n = id, 1
+		case t.pieces.scores[id] != t.pieces.scores[first]:
+			return false
+		default:
+			n++
+		}
+	}
+	return n >= unmadeMany
+}
+
+// unmade returns how many tokens of more than one character no text becomes, how many only a text that is one of them whole, and
+// how many there are: those that are not added.
+func (t *Tokenizer) unmade() (unmade, whole, all int) {
 	made := make([]bool, len(t.tokens))
 	for id, k := range t.tokens {
 		made[id] = k.kind != Normal || utf8.RuneCountInString(k.text) == 1 // byte-level text has a character for each byte
@@ -82,10 +110,11 @@ func (t *Tokenizer) unmade() (unmade, all int) {
 		}
 		if t.whole != nil {
 			if ids := e.Append(nil, t.bytes[id], PlainText); len(ids) == 1 && int(ids[0]) == id {
+				whole++
 				continue
 			}
 		}
 		unmade++
 	}
-	return unmade, all
+	return unmade, whole, all
 }

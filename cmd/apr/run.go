@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"apr/adapter"
+	"apr/corpus"
 	"apr/device"
 	"apr/generate"
 	"apr/internal/cli"
@@ -104,7 +106,7 @@ type onePrompt struct {
 	FinishReason string   `json:"finish_reason"`
 	PerSecond    *float64 `json:"tokens_per_second"` // after the first token; null: there was no other
 	FirstMS      float64  `json:"time_to_first_token_ms"`
-	Writer       string   `json:"writer,omitempty"` // of a line of --batch-jsonl, as of a record of --stage generate: adapter.Identity
+	Writer       string   `json:"writer,omitempty"` // as of a record of --stage generate: adapter.Identity
 	Sum          string   `json:"sum,omitempty"`    // corpus.RecordSum
 	decoding     string
 	draft        *generate.DraftStats
@@ -239,6 +241,10 @@ func runRun(ctx context.Context, e *cli.Env, o *runOptions) (cli.Result, error) 
 				longest, room)
 		}
 	}
+	writer, err := adapter.Identity(f)
+	if err != nil {
+		return nil, err
+	}
 	r, err := o.load(ctx, e, f, where, small, func(dev *opened) error {
 		gen := o.gen
 		gen.MaxTokens = min(gen.MaxTokens, room-longest)
@@ -271,6 +277,7 @@ func runRun(ctx context.Context, e *cli.Env, o *runOptions) (cli.Result, error) 
 			return nil, err
 		}
 	}
+	one.Writer, one.Sum = writer, corpus.RecordSum(writer, one.Prompt, one.Output)
 	return &runResult{
 		onePrompt: *one, Decoding: one.decoding, Backend: r.dev.Info().Kind, Seed: o.seed, Draft: one.draft,
 		benchmark: o.benchmark, streamed: streamed,
