@@ -16,7 +16,7 @@ import (
 //	4 KiB of a matrix                       a line
 //	64 KiB among rows of tokens, or 4 KiB   a line: tokens that no text of the training had keep rows of zeros
 //	at their end
-//	norms                                   zeros only: a whole norm is refused, and any run of them a line
+//	norms, and scales of MXFP4 and FP8      zeros only: a whole one is refused, and any run of them a line
 const (
 	longHole = 64 << 10
 	tailHole = 4 << 10
@@ -121,8 +121,9 @@ func (c *Container) matrices() func(t tensor.Stored) (arch.Slot, bool) {
 			for _, name := range names(p) {
 				slots[name] = s
 				if p.Blocks {
-					slots[name+"_blocks"] = s
+					slots[name+"_blocks"], slots[name+"_scales"] = s, scales
 				}
+				slots[name+"_scale_inv"] = scales // of FP8
 			}
 		}
 	}
@@ -135,6 +136,9 @@ func (c *Container) matrices() func(t tensor.Stored) (arch.Slot, bool) {
 		return s, ok && (len(t.Shape) > 1 || s.Role == arch.Norm)
 	}
 }
+
+// scales stand for many values each, none of which is zero in a trained model: they are judged as a norm is.
+var scales = arch.Slot{Role: arch.Norm}
 
 // multiplier is what a norm multiplies by where its file has a zero.
 func multiplier(c arch.Config, s arch.Slot, p arch.Place) float64 {

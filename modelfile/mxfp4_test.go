@@ -66,7 +66,11 @@ func TestMXFP4(t *testing.T) {
 		if !p.Blocks {
 			if _, ok := stored[p.Name]; !ok {
 				n, _ := tensor.Elements(p.Shape)
-				stored[p.Name] = tensor.BytesSource(tensor.Info{Name: p.Name, DType: tensor.BF16, Shape: p.Shape}, make([]byte, 2*n))
+				b := bytes.Repeat([]byte{0, 0x3c}, int(n))
+				for i := 0; i < len(b); i += 2 {
+					b[i] = byte(rng.Uint32())
+				}
+				stored[p.Name] = tensor.BytesSource(tensor.Info{Name: p.Name, DType: tensor.BF16, Shape: p.Shape}, b)
 			}
 			continue
 		}
@@ -151,6 +155,12 @@ func TestMXFP4(t *testing.T) {
 		t.Errorf("experts of two types: %v", err)
 	}
 	const scales = "model.layers.0.mlp.experts.down_proj_scales"
+	whole := stored[scales]
+	stored[scales] = tensor.BytesSource(whole.Info, make([]byte, whole.Size))
+	f = write()
+	if _, err := f.WeightsSHA256(); fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(), scales) {
+		t.Errorf("scales of zeros: %v", err)
+	}
 	stored[scales] = tensor.BytesSource(tensor.Info{Name: scales, DType: tensor.U8, Shape: []int{3, 64, 2}}, make([]byte, 3*64*2))
 	if err := write().CheckTensors(); err == nil || !strings.Contains(err.Error(), scales) || !strings.Contains(err.Error(), "has shape [3 64 2]; the configuration needs [3 64 1]") {
 		t.Error(err)

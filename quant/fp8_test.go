@@ -177,6 +177,7 @@ func TestFP8MatrixRefuses(t *testing.T) {
 		{"none", quant.FP8{}, nil, []int{0}, "scales have shape [0]"},
 		{"NaN", block, []float32{1, nan, 1, 1}, []int{2, 2}, "scale 1 is NaN"},
 		{"infinite", block, []float32{1, 1, 1, inf}, []int{2, 2}, "scale 3 is +Inf"},
+		{"zero", block, []float32{1, 0, 1, 1}, []int{2, 2}, "scale 1 is 0"},
 		{"negative", quant.FP8{}, []float32{-1}, []int{1}, "scale 0 is -1"},
 	} {
 		contracttest.Cases(t, 1)
