@@ -10,7 +10,7 @@ import (
 // hands reports whether tests hand a function of theirs to others, or have methods: what fails in those, a program that
 // calls them could catch. A function that is called where it stands, or by its own name only, is none.
 func hands(t *ast.File) (yes bool) {
-	own, called, bound := map[string]bool{}, map[ast.Node]bool{}, map[*ast.Object]ast.Node{}
+	own, called, bound := map[string]bool{}, map[ast.Node]bool{}, map[any]ast.Node{}
 	for _, d := range t.Decls {
 		if m, ok := d.(*ast.FuncDecl); ok {
 			if m.Recv != nil {
