@@ -3,6 +3,7 @@ package arch
 import (
 	"math"
 	"reflect"
+	"slices"
 	"strings"
 
 	"apr/internal/strictjson"
@@ -118,7 +119,11 @@ func (k *keys) rope(in string, object strictjson.Value, r Rope, partial float64,
 	s := newKeys(object, k.allow)
 	r.Theta = s.float("rope_theta", r.Theta)
 	partial = s.float("partial_rotary_factor", partial)
-	kind := s.str("rope_type", s.str("type", "default"))
+	older := s.str("type", "default")
+	kind := s.str("rope_type", older)
+	if scaled := []string{"linear", "yarn", "llama3"}; s.has("type") && older != kind && slices.Contains(scaled, older) { // mrope and su have other names
+		s.fail("type", "is %q, and rope_type is %q: versions of transformers disagree about which counts", older, kind)
+	}
 	if kind == "su" { // the first name of longrope
 		kind = string(RopeLong)
 	}
@@ -133,6 +138,9 @@ func (k *keys) rope(in string, object strictjson.Value, r Rope, partial float64,
 	}
 	switch r.Kind {
 	case RopeDefault:
+		if r.Factor != 0 && r.Factor != 1 {
+			s.fail("factor", "is %g, and the type of scaling is not said, or default: set rope_type to linear, yarn, llama3 or longrope", r.Factor)
+		}
 		r.Original, r.Factor = 0, 0
 	case RopeLinear:
 		r.Original = 0
