@@ -410,14 +410,17 @@ func sameHead(path string, tensors []tensor.Source) error {
 	if err != nil {
 		return err
 	}
-	var there []tensor.Source
-	for _, t := range f.Tensors() {
-		if slices.ContainsFunc(tensors, func(own tensor.Source) bool { return own.Name == t.Name }) { // a tied head has two names
-			there = append(there, t.Source())
+	var there, own []tensor.Source // a tied head has two names there, and a cache of before has no sketch
+	for _, t := range tensors {
+		if stored, ok := f.Tensor(t.Name); ok {
+			there, own = append(there, stored.Source()), append(own, t)
+		} else if t.Name == embedding {
+			return errors.Join(f.Close(), fault.In(fault.Invalid, path, "has no %s", embedding).
+				WithHint("give an empty folder, or remove the file").WithID("E-DISTILL-118"))
 		}
 	}
 	is, err := sumOfTensors(there)
-	want, err2 := sumOfTensors(tensors)
+	want, err2 := sumOfTensors(own)
 	if err := errors.Join(err, err2, f.Close()); err != nil {
 		return err
 	}
