@@ -21,9 +21,7 @@ var _ = register(family{
 		k.has("num_experts_per_tok")
 		k.only("normalization_function", "rmsnorm")
 		types := k.strings("layer_types")
-		if types != nil && len(types) != len(c.Layers) {
-			k.fail("layer_types", "%d entries for %d layers", len(types), len(c.Layers))
-		}
+		k.eachLayer(types, len(c.Layers))
 		for i, t := range types {
 			if t != "attention" {
 				k.fail("layer_types", "layer %d is of type %q; supported: attention", i, t)

@@ -236,6 +236,15 @@ func dtype(s string) tensor.DType {
 	return tensor.F32
 }
 
+// eachLayer reports whether layer_types, where the configuration has the key, has an entry for each layer. It fails k if not.
+func (k *keys) eachLayer(types []string, layers int) bool {
+	if types == nil || len(types) == layers {
+		return true
+	}
+	k.fail("layer_types", "%d entries for %d layers", len(types), layers)
+	return false
+}
+
 // layerTypes reads layer_types, or makes them: every pattern-th layer is full, the others are of type other.
 func (k *keys) layerTypes(layers, pattern int, other string) []string {
 	types := k.strings("layer_types")
@@ -249,9 +258,7 @@ func (k *keys) layerTypes(layers, pattern int, other string) []string {
 		}
 		return types
 	}
-	if len(types) != layers && k.Err() == nil {
-		k.fail("layer_types", "%d entries for %d layers", len(types), layers)
-	}
+	k.eachLayer(types, layers)
 	for i, t := range types {
 		if t != fullType && t != other {
 			k.fail("layer_types", "layer %d is of type %q; supported: %s, %s", i, t, fullType, other)
@@ -316,8 +323,7 @@ func (k *keys) switched(c *Config, window int, windowed func(i int) bool) {
 			k.fail("layer_types", "layer %d is of type %q, and sliding_window is null", i, t)
 		}
 	}
-	if types != nil && len(types) != len(c.Layers) {
-		k.fail("layer_types", "%d entries for %d layers", len(types), len(c.Layers))
+	if !k.eachLayer(types, len(c.Layers)) {
 		return
 	}
 	switch {

@@ -121,7 +121,8 @@ func (k *keys) rope(in string, object strictjson.Value, r Rope, partial float64,
 	partial = s.float("partial_rotary_factor", partial)
 	older := s.str("type", "default")
 	kind := s.str("rope_type", older)
-	if scaled := []string{"linear", "yarn", "llama3"}; s.has("type") && older != kind && slices.Contains(scaled, older) { // mrope and su have other names
+	// mrope and su are no contradiction: transformers writes them beside the default and longrope.
+	if scaled := []string{"linear", "yarn", "llama3"}; s.has("type") && older != kind && slices.Contains(scaled, older) {
 		s.fail("type", "is %q, and rope_type is %q: versions of transformers disagree about which counts", older, kind)
 	}
 	if kind == "su" { // the first name of longrope
@@ -139,7 +140,8 @@ func (k *keys) rope(in string, object strictjson.Value, r Rope, partial float64,
 	switch r.Kind {
 	case RopeDefault:
 		if r.Factor != 0 && r.Factor != 1 {
-			s.fail("factor", "is %g, and the type of scaling is not said, or default: set rope_type to linear, yarn, llama3 or longrope", r.Factor)
+			s.fail("factor", "is %g, and the type of scaling is not said, or default: set rope_type, for example to linear or yarn",
+				r.Factor)
 		}
 		r.Original, r.Factor = 0, 0
 	case RopeLinear:

@@ -53,8 +53,7 @@ type CollectiveRow struct {
 	BusGB       float64 `json:"bus_gb_per_s"`
 }
 
-// busFactor is the ratio of two numbers of bytes: those that one of n ranks sends or receives at least, and those of the
-// array.
+// busFactor is the least number of bytes that one of n ranks has to send or receive, per byte of the array:
 //
 //	sum 2(n−1)/n, reduce-scatter and all-gather (n−1)/n, broadcast 1
 func busFactor(operation string, n int) float64 {

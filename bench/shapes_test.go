@@ -11,8 +11,8 @@ import (
 	"apr/tensor"
 )
 
-// Matrices of a random model differ, as those of a trained one do; else its file is refused as damaged. So do rows in
-// blocks. What is read from anywhere is what is read from the start.
+// All matrices of a random model differ from each other, and so do all rows that are stored in blocks: a file with equal
+// ones would be refused as damaged. A part of a matrix has the same bytes as the whole has there, wherever reading begins.
 func TestRandomModelsRepeatNothing(t *testing.T) {
 	c := arch.Qwen2(arch.Sizes{Hidden: 1024, Layers: 4, Heads: 2, KVHeads: 1, HeadDim: 512, Width: 1024, Vocab: 5000,
 		MaxPositions: 64, Theta: 1e6, Eps: 1e-6, Tied: true, InitRange: 0.02,

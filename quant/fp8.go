@@ -94,7 +94,8 @@ func (f FP8) Matrix(rows, cols int, scales []float32, d tensor.DType, shape []in
 	}
 	for i, s := range scales {
 		if !(s > 0 && s <= math.MaxFloat32) {
-			return nil, fault.New(fault.Load, "scale %d is %g", i, s).WithHint("scales are finite and above 0: a scale of 0 makes nothing of its block").WithID("E-QUANT-011")
+			return nil, fault.New(fault.Load, "scale %d is %g", i, s).
+				WithHint("scales are finite and above 0: a scale of 0 turns its whole block to zeros").WithID("E-QUANT-011")
 		}
 	}
 	m := &FP8Matrix{scheme: f, cols: cols, scales: scales, perRow: 1, rounded: map[tensor.DType]float64{tensor.BF16: 0x1p-8, tensor.F16: 0x1p-11}[d]}

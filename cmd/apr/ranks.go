@@ -148,9 +148,9 @@ func (o *distillOptions) party(e *cli.Env) (*party, error) {
 	return p, nil
 }
 
-// besideLauncher notes that a launcher counts other processes than the flags do: those of another machine may be training a
-// second student. A launcher that counts machines may stand beside flags that count all ranks, but not where the ranks meet on
-// this machine alone.
+// besideLauncher warns where --rank and --world-size do not fit what the launcher says: then processes on another machine
+// may be training a second student. A launcher that counts machines fits flags that count the ranks of all machines. It
+// does not fit a --rendezvous that only this machine can reach.
 func (o *distillOptions) besideLauncher(e *cli.Env) (s standing) {
 	place, _ := launcher.Check(e.Getenv) // more ranks than one are refused there, and asked for here
 	here := meetsHere(o.Rendezvous)
@@ -159,15 +159,15 @@ func (o *distillOptions) besideLauncher(e *cli.Env) (s standing) {
 	}
 	switch {
 	case place.World > 1 && odd(place.Rank, place.World):
-		s.Notes = []string{fmt.Sprintf("--rank %d of --world-size %d, and this process is %s: flags count all ranks, not those of a machine",
-			o.Rank, o.WorldSize, place)}
+		const note = "--rank %d of --world-size %d, and this process is %s: flags count all ranks, not those of a machine"
+		s.Notes = []string{fmt.Sprintf(note, o.Rank, o.WorldSize, place)}
 	case place.World < 2 && here:
 		s.Notes = place.Notes
 	}
 	for _, a := range launcher.FindAlike(e.Environ()) {
 		if a.Of() > o.WorldSize || here && a.Of() != o.WorldSize {
-			s.Notes = append(s.Notes, fmt.Sprintf("--world-size %d beside %s=%s and %s=%s: flags count all ranks, not those of a machine",
-				o.WorldSize, a.Index.Name, a.Index.Value, a.Count.Name, a.Count.Value))
+			const note = "--world-size %d beside %s=%s and %s=%s: flags count all ranks, not those of a machine"
+			s.Notes = append(s.Notes, fmt.Sprintf(note, o.WorldSize, a.Index.Name, a.Index.Value, a.Count.Name, a.Count.Value))
 		}
 	}
 	for _, note := range s.Notes {

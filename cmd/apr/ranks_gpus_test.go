@@ -132,8 +132,7 @@ func TestWhichRanks(t *testing.T) {
 	}
 }
 
-// Flags that count the ranks of a machine, where a launcher counts those of all, are told: another machine may train a second
-// student.
+// A warning is given where --world-size counts the ranks of one machine, and the launcher those of all machines.
 func TestFlagsBesideALauncher(t *testing.T) {
 	const h, here = "h:1", "127.0.0.1:1"
 	for _, tt := range []struct{ env, meet, says string }{

@@ -11,8 +11,8 @@ import (
 	"apr/tensor"
 )
 
-// drawManyCases are those of device.ManyDrawer. A device whose streams are none says so in its Lacks; the cases ask no
-// more of it.
+// drawManyCases are the cases of device.ManyDrawer. A device whose streams do not implement it lists DrawsMany in its
+// Lacks, and each case checks no more than that.
 func drawManyCases() []Case {
 	var all []Case
 	for _, s := range []struct {

@@ -236,7 +236,8 @@ func (b *Box) run(ctx context.Context, p Program) (Result, error) {
 	cmd := exec.CommandContext(limited, self)
 	cmd.Args = []string{childName, string(text)}
 	cmd.Dir = dir
-	cmd.Env = append([]string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + dir, "TMPDIR=" + dir, "LANG=C.UTF-8", "PYTHONDONTWRITEBYTECODE=1"}, goSettings...)
+	cmd.Env = append([]string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + dir, "TMPDIR=" + dir, "LANG=C.UTF-8",
+		"PYTHONDONTWRITEBYTECODE=1"}, goSettings...)
 	cmd.Stdin = strings.NewReader(p.Input)
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	if p.Stdin != nil {
@@ -343,6 +344,7 @@ func init() {
 	}
 }
 
-// goSettings of a Go program: one goroutine runs at a time, and another one goes on at a call only. So no goroutine sees half of
-// an interface that another one is writing, with which a program can reach all memory, that of its tests too.
+// goSettings are Go's settings for a program: one goroutine runs at a time, and it is only interrupted where it calls a
+// function. An interface is two words. A goroutine that saw one word of the old value and one of the new could make a
+// pointer of a number, and with it read and write all memory, also that of its tests.
 var goSettings = []string{"GOMAXPROCS=1", "GODEBUG=asyncpreemptoff=1", "GOTRACEBACK=single"}

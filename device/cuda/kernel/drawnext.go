@@ -19,9 +19,9 @@ type drawNextArgs struct {
 
 // DrawNext writes the column of the largest x[r,i] + never[i] + g(keys[r], i) of each row to ids [n,1] int32, g being
 // Gumbel's numbers of device.NextDrawer, and the column and ln softmax(x) there to out [n,2] float32: NaN if the row
-// has NaN or +∞. x [n,V] float32, never [1,V] float32 or zero, keys [2n,1] int32. A row is a thread block's. Its
-// scores are float32: an id may be drawn whose score is smaller than another's by 1e-5. Bytes moved: those of x, and of
-// never for each row, from cache.
+// has NaN or +∞. x [n,V] float32, never [1,V] float32 or zero, keys [2n,1] int32. Each thread block computes one row.
+// Scores are rounded to float32: the id that is drawn may have a score that is 1e-5 below the largest. Bytes moved: x
+// once; never is read again for each row, and comes from the cache.
 func DrawNext(q Queue, ids, out, x, never, keys Mat) {
 	need(x.Type == tensor.F32 && ids.Rows == x.Rows && x.Cols > 0 && x.Cols < 1<<24, "DrawNext", "shapes differ")
 	need(out.Rows == x.Rows && out.Cols == 2 && keys.Rows*keys.Cols == 2*x.Rows, "DrawNext", "shapes differ")
@@ -30,7 +30,7 @@ func DrawNext(q Queue, ids, out, x, never, keys Mat) {
 	}
 	pack := 1
 	if x.alignedTo(16) {
-		pack = argMaxPack // what is left of a row comes one by one
+		pack = argMaxPack // columns behind the last whole pack are read one at a time
 	}
 	ptr, stride := vector(ids)
 	where, _ := vector(keys)
