@@ -44,7 +44,8 @@ func (in *inputs) align(c Config, obs Observer) (err error) {
 		}
 	}
 	if more := in.studentConfig.Vocab - in.vocab; in.student == nil && more > 0 {
-		obs.Message("warning: %s: vocab_size is %d, the tokenizer has %d ids: %d rows of the student's embedding are never used", path, in.studentConfig.Vocab, in.vocab, more)
+		obs.Message("warning: %s: vocab_size is %d, the tokenizer has %d ids: %d rows of the student's embedding are never used",
+			path, in.studentConfig.Vocab, in.vocab, more)
 	}
 	if t, s := in.teacher.Config.Vocab, in.studentConfig.Vocab; t != s || t != in.vocab {
 		obs.Detail("vocabulary: %d ids; teacher's %d and student's %d rows are cut to them before the softmax", in.vocab, t, s)
@@ -71,8 +72,8 @@ func (in *inputs) endAsTokenizer(path string, obs Observer) {
 		c.EOS = ends[:1]
 	}
 	c.BOS = big.BOS
-	obs.Message("warning: %s: eos_token_id is %d, which ends no text in the teacher's tokenizer; the student has the teacher's, %d",
-		path, was, c.EOS)
+	obs.Message("warning: %s: eos_token_id is %d, which ends no text in the teacher's tokenizer; the student gets the teacher's "+
+		"eos_token_id %d and bos_token_id %d", path, was, c.EOS, c.BOS)
 }
 
 // compareConventions says in what the tokenizers differ beside their ids. A new student has the teacher's.
@@ -132,7 +133,8 @@ func TokenizerRecords(t *tokenizer.Tokenizer) map[string]runlog.Input {
 		return runlog.Input{SHA256: fmt.Sprintf("%x", sha256.Sum256(text)), Of: of, Bytes: int64(len(text))}
 	}
 	return map[string]runlog.Input{
-		"tokenizer":        record(t.MarshalTokenizer(), "the tokenizer.json that is written with the student"),
-		"tokenizer_config": record(t.MarshalConfig(0), "the tokenizer_config.json that is written with the student, without model_max_length: chat template, special ids"),
+		"tokenizer": record(t.MarshalTokenizer(), "the tokenizer.json that is written with the student"),
+		"tokenizer_config": record(t.MarshalConfig(0),
+			"the tokenizer_config.json that is written with the student, without model_max_length: chat template, special ids"),
 	}
 }

@@ -2,7 +2,8 @@
 // and their kin start the same command many times and tell the copies apart by environment variables only. A copy that does
 // not look trains alone, beside others that write the same files.
 //
-// [Check] is a function of the environment. It believes nothing that is not consistent, and refuses what is not built.
+// [Check] is a function of the environment. It believes nothing that is not consistent, and refuses more ranks than one;
+// [Meet] is for a command that can be a rank.
 //
 // Caveats. Variables are read in the order of Sources: a launcher that was started by another one is the inner one and
 // counts. SLURM_PROCID and SLURM_NTASKS also stand in a batch shell, which is one process of one: Slurm's world is that
@@ -225,8 +226,9 @@ func LocalRank(getenv func(string) string) (value, name string) {
 	return "", ""
 }
 
-// Check reads the environment. What contradicts itself is a fault of kind Usage with a table of what was found; a world of
-// more than one rank, which is not built, one of kind Unavailable that names the variable.
+// Check reads the environment for a command that runs as a single process. Variables that contradict each other are a
+// fault of kind Usage with a table of what was found. A world of more than one rank is a fault of kind Unavailable that
+// names the variable.
 func Check(getenv func(string) string) (Place, error) {
 	p, inner, err := stand(getenv)
 	if err != nil {
@@ -290,8 +292,8 @@ func (p Place) checkBare(getenv func(string) string, inner *said) error {
 
 // unbuilt refuses to be one of several; the variable says so.
 func (p Place) unbuilt(name, value, what string) error {
-	return fault.In(fault.Unavailable, name, "is %s: training with more than one rank is not built yet", value).
-		WithHint("%s; distill --backend cpu trains with ranks of torchrun, srun and mpirun; else start one process, or "+
+	return fault.In(fault.Unavailable, name, "is %s: this command runs as a single process, not as one of several ranks", value).
+		WithHint("%s; distill --backend cpu or cuda trains with ranks of torchrun, srun and mpirun; else start one process, or "+
 			"unset %s to train alone%s", what, strings.Join(p.unset(), " "), p.table()).WithID("E-LAUNCHER-002")
 }
 

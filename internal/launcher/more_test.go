@@ -111,7 +111,7 @@ func TestLaunchers(t *testing.T) {
 		{name: "BytePS on four", env: "DMLC_ROLE=worker DMLC_NUM_WORKER=4 BYTEPS_LOCAL_RANK=1 BYTEPS_LOCAL_SIZE=2",
 			kind: fault.Unavailable, names: "BYTEPS_LOCAL_SIZE: is 2"},
 		{name: "Volcano, a master and a worker", env: "VC_TASK_INDEX=0 VC_MASTER_NUM=1 VC_WORKER_NUM=1",
-			kind: fault.Unavailable, names: "VC_MASTER_NUM: is 1 and VC_WORKER_NUM=1: training with more than one rank"},
+			kind: fault.Unavailable, names: "VC_MASTER_NUM: is 1 and VC_WORKER_NUM=1: this command runs as a single process"},
 		{name: "Volcano, a server of parameters", env: "VC_TASK_INDEX=0 VC_PS_NUM=1 VC_WORKER_NUM=1",
 			kind: fault.Unavailable, names: "VC_WORKER_NUM: is 1 and VC_PS_NUM=1"},
 		{name: "Volcano's older name", env: "VK_TASK_INDEX=1 VC_WORKER_NUM=2",
