@@ -158,6 +158,19 @@ func (s Slot) Index(p Place, e, r, c int) (file, index int) {
 	return file, base + row*cols + col
 }
 
+// Columns returns how far each column is behind a row's first in the file, for loops over whole matrices:
+// Index(p, e, r, c) = Index(p, e, r, 0) + Columns(p)[c], for every expert e and row r.
+func (s Slot) Columns(p Place) []int {
+	_, _, cols := s.Dims()
+	_, first := s.Index(p, 0, 0, 0)
+	steps := make([]int, cols)
+	for c := range steps {
+		_, at := s.Index(p, 0, 0, c)
+		steps[c] = at - first
+	}
+	return steps
+}
+
 func product(shape []int) int {
 	n := 1
 	for _, d := range shape {
@@ -184,13 +197,14 @@ func Scatter[T Number](s Slot, p Place, values []T, stored [][]T) {
 
 // move calls f for every value of s.
 func (s Slot) move(p Place, f func(slot, file, index int)) {
-	experts, rows, cols := s.Dims()
+	experts, rows, _ := s.Dims()
+	columns := s.Columns(p)
 	at := 0
 	for e := range experts {
 		for r := range rows {
-			for c := range cols {
-				file, index := s.Index(p, e, r, c)
-				f(at, file, index)
+			file, first := s.Index(p, e, r, 0)
+			for _, c := range columns {
+				f(at, file, first+c)
 				at++
 			}
 		}

@@ -167,6 +167,31 @@ func TestSlotsOfFamilies(t *testing.T) {
 	}
 }
 
+// A value is as many places behind the first of its row as Columns says, in every place of every family.
+func TestColumns(t *testing.T) {
+	for name, c := range fixtures(t) {
+		for _, s := range Slots(c) {
+			experts, rows, cols := s.Dims()
+			for _, p := range []Place{s.HF, s.GGUF, s.Stacked()} {
+				columns := s.Columns(p)
+				if len(columns) != cols {
+					t.Fatalf("%s %s: %d columns, want %d", name, s.Name, len(columns), cols)
+				}
+				for _, e := range []int{0, experts - 1} {
+					for _, r := range []int{0, rows / 2, rows - 1} {
+						file, first := s.Index(p, e, r, 0)
+						for c, behind := range columns {
+							if f, index := s.Index(p, e, r, c); f != file || index != first+behind {
+								t.Fatalf("%s %s: expert %d, row %d, column %d: %d, want %d", name, s.Name, e, r, c, first+behind, index)
+							}
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
 // describe writes a place in words.
 func describe(p Place) string {
 	s := fmt.Sprint(p.Name, " ", p.Shape)

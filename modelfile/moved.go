@@ -199,10 +199,12 @@ func (m *mover) turnedRow(dst []byte, at int) error {
 			return err
 		}
 		m.expert, m.turned = e, make([]byte, m.rows*m.cols*size)
+		columns, out := m.slot.Columns(m.place), m.turned
 		for r := range m.rows {
-			for c := range m.cols {
-				_, index := m.slot.Index(m.place, e, r, c)
-				copy(m.turned[(r*m.cols+c)*size:][:size], raw[(index-base)*size:])
+			_, first := m.slot.Index(m.place, e, r, 0)
+			for _, c := range columns {
+				copy(out[:size], raw[(first-base+c)*size:])
+				out = out[size:]
 			}
 		}
 	}

@@ -132,16 +132,16 @@ func (p part) write(raw []byte, name string, d tensor.DType) error {
 	if !p.place.Transposed && p.place.Cols == (arch.Order{}) {
 		run = cols / block
 	}
-	all := names(p.place)
+	all, columns := names(p.place), p.slot.Columns(p.place)
 	for e := range experts {
 		for r := range rows {
+			file, first := p.slot.Index(p.place, e, r, 0)
+			if all[file] != name {
+				continue
+			}
 			for c := 0; c < cols; c += run * block {
-				file, index := p.slot.Index(p.place, e, r, c)
-				if all[file] != name {
-					continue
-				}
 				from := ((e*rows+r)*cols + c) / block * size
-				copy(raw[index/block*size:][:run*size], data[from:])
+				copy(raw[(first+columns[c])/block*size:][:run*size], data[from:])
 			}
 		}
 	}
