@@ -151,12 +151,38 @@ func (l *Loader) Next() (Batch, error) {
 	if l.rows == nil {
 		return Batch{}, nil
 	}
-	b := newBatch(l.opt.BatchRows, l.rows.SeqLen)
+	from := l.pos
+	b := l.batch(l.NextRows())
+	if b.TargetCount() == 0 {
+		return Batch{}, fault.New(fault.Invalid, "the batch at epoch %d, row %d has no target", from.Epoch, from.Row).
+			WithHint("%d of %d rows have none; use larger batches, packing, or other data", l.rows.NoTargets, l.rows.Len()).
+			WithID("E-CORPUS-023")
+	}
+	return b, nil
+}
+
+// FirstOf returns the first rows that go one way, a batch of them at most, in the order of the present epoch, and
+// stays where it is. There may be none.
+func (l *Loader) FirstOf(way int) Batch {
+	var rows []int
+	for k := int64(0); k < int64(l.count()) && len(rows) < l.opt.BatchRows; k++ {
+		if row := l.rowAt(k); l.rows.Route(row) == way {
+			rows = append(rows, row)
+		}
+	}
+	if len(rows) == 0 {
+		return Batch{}
+	}
+	return l.batch(rows)
+}
+
+// batch fills a batch with rows of the data.
+func (l *Loader) batch(rows []int) Batch {
+	b := newBatch(len(rows), l.rows.SeqLen)
 	if l.opt.Documents {
 		b.Starts = make([]int32, len(b.Tokens))
 	}
-	from := l.pos
-	for i, row := range l.NextRows() {
+	for i, row := range rows {
 		inputs, targets, mask := b.row(i)
 		l.rows.Fill(row, inputs, targets, mask)
 		if l.opt.Documents {
@@ -166,11 +192,7 @@ func (l *Loader) Next() (Batch, error) {
 			b.Routes = append(b.Routes, l.rows.Route(row))
 		}
 	}
-	if b.TargetCount() == 0 {
-		return Batch{}, fault.New(fault.Invalid, "the batch at epoch %d, row %d has no target", from.Epoch, from.Row).
-			WithHint("%d of %d rows have none; use larger batches, packing, or other data", l.rows.NoTargets, l.rows.Len()).WithID("E-CORPUS-023")
-	}
-	return b, nil
+	return b
 }
 
 // RowsFrom returns which rows of the data the batch at p is made of, in their order.

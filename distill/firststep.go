@@ -69,6 +69,53 @@ func (in *inputs) described() arch.Config {
 	return in.teacher.Config
 }
 
+// side is the teacher that a first reading is of.
+type side struct {
+	kin    *runlog.Kinship // to the student; nil: not compared, or a new student
+	config arch.Config
+	name   string // among the files of routed teachers; "": of the run's teacher, or the mixture of several
+}
+
+// teacherSide is the side of the run's teacher.
+func (in *inputs) teacherSide() side { return side{kin: in.kin, config: in.described()} }
+
+// routeReading is what was read of one of several teachers, on rows of its own.
+type routeReading struct {
+	of      side
+	first   firstReading
+	targets int
+}
+
+// readRoutes reads, for each teacher that documents are routed to, the first rows of the data that are its own: the
+// first batch may have none of them. A teacher that no row goes to is not read.
+func (l *leg) readRoutes(ctx context.Context) error {
+	l.routes = l.routes[:0]
+	for way, f := range l.run.in.teachers() {
+		b := l.trainer.Ranks.rowsOf(l.loader.FirstOf(way))
+		n := b.TargetCount()
+		if n == 0 {
+			continue
+		}
+		at := routeReading{of: side{config: f.Config, name: l.run.Teachers()[way]}, targets: n}
+		if kins := l.run.in.kins; kins != nil {
+			at.of.kin = kins[way]
+		}
+		var err error
+		if at.of.kin != nil {
+			if at.first.tempered, err = l.trainer.tempered(b); err != nil {
+				return err
+			}
+		}
+		sc, err := l.trainer.agreement(ctx, b)
+		if err != nil {
+			return err
+		}
+		at.first.take(sc)
+		l.routes = append(l.routes, at)
+	}
+	return nil
+}
+
 // readFirst reads the first batch before a step is applied. For a student that was given it fits the temperature of the
 // student's logits. If the run descends another divergence than forward KL at temperature 1, it computes that one too,
 // which the step's record will not have. Each reading takes at most the time and the memory of a step, once.
@@ -76,6 +123,9 @@ func (l *leg) readFirst(ctx context.Context, b corpus.Batch) (r firstReading, er
 	spec := l.trainer.Loss.Spec
 	if l.trainer.Optimizer.Applied != 0 || l.teacher == nil || l.partial() || b.TargetCount() == 0 {
 		return r, nil
+	}
+	if l.run.Ensemble.routed() {
+		return r, l.readRoutes(ctx)
 	}
 	if l.run.in.kin != nil {
 		if r.tempered, err = l.trainer.tempered(b); err != nil {
@@ -110,8 +160,23 @@ func (t *Trainer) agreement(ctx context.Context, b corpus.Batch) (device.Scalars
 // before which none was applied: one that is refused says nothing, and leaves the student as it was. A divergence of nothing is told
 // once, at whatever step: a run that goes on may have got another teacher.
 func (l *leg) checkFirst(k int, rec Record, first firstReading) error {
-	r := l.run
-	if l.teacher == nil || rec.Refused() || r.in.kin != nil && r.in.kin.Relation != string(modelfile.Different) {
+	if l.teacher == nil || rec.Refused() {
+		return nil
+	}
+	if len(l.routes) > 0 && l.trainer.Optimizer.Applied == 1 {
+		told := false
+		for _, at := range l.routes {
+			l.equal = false // it is told of each
+			if err := l.judgeFirst(k, at.of, at.first, at.targets); err != nil {
+				return err
+			}
+			told = told || l.equal
+		}
+		l.equal = told
+		return nil
+	}
+	of := l.run.in.teacherSide()
+	if of.known() {
 		return nil
 	}
 	if l.partial() {
@@ -125,33 +190,58 @@ func (l *leg) checkFirst(k int, rec Record, first firstReading) error {
 			return l.checkEmbedding(k) // the divergence, or that at temperature 1, is not known
 		}
 		first.estimated(rec)
-	} else if math.Abs(first.kl) <= noDivergence && !l.equal {
+	}
+	return l.judgeFirst(k, of, first, rec.Targets)
+}
+
+// known reports whether the values say that both are one model, so that no reading has to.
+func (s side) known() bool { return s.kin != nil && s.kin.Relation != string(modelfile.Different) }
+
+// tell tells and records one warning of a first reading.
+func (l *leg) tell(of side, event string, detail map[string]any, reason, format string, args ...any) error {
+	who := ""
+	if of.name != "" {
+		who, detail["teacher"] = of.name+": ", of.name
+	}
+	l.run.obs.Message("warning: "+who+format, args...)
+	return l.run.dir.Event("warning", event, detail, reason)
+}
+
+// judgeFirst reports what a first reading of so many positions says of one teacher.
+func (l *leg) judgeFirst(k int, of side, first firstReading, positions int) error {
+	if of.known() {
+		return nil
+	}
+	if !l.estimates() && math.Abs(first.kl) <= noDivergence && !l.equal {
 		l.equal = true
-		r.obs.Message("warning: the divergence of step %d is %.1e: before it the student gives the teacher's distribution; is it a copy of the teacher?", k, first.kl)
-		return r.dir.Event("warning", runlog.FirstStepEqual, map[string]any{"leg": l.name, "step": k, "kl": first.kl, "at_most": noDivergence},
-			"the student computes what the teacher computes, though its file is another one")
+		return l.tell(of, runlog.FirstStepEqual,
+			map[string]any{"leg": l.name, "step": k, "kl": first.kl, "at_most": noDivergence},
+			"the student computes what the teacher computes, though its file is another one",
+			"the divergence of step %d is %.1e: before it the student gives the teacher's distribution; "+
+				"is it a copy of the teacher?", k, first.kl)
 	}
 	if l.trainer.Optimizer.Applied != 1 || !(first.top1 >= agreeingIDs) {
 		return nil
 	}
-	part, why := r.in.agreeingPart()
+	part, why := l.run.in.agreeingPart(of)
 	detail := map[string]any{"leg": l.name, "step": k, "top1_agreement": first.top1}
 	if !(first.kl <= part*first.entropy) {
 		switch t := first.tempered; {
 		case t.positions > 0 && t.kl <= part*t.entropy:
 			first.kl, first.entropy, detail["temperature"] = t.kl, t.entropy, t.temperature
 			why = fmt.Sprintf(" once its logits are divided by %.2g%s", t.temperature, why)
-		case first.top1 >= agreeingFirst && rec.Targets >= fewPositions:
-			return r.sameFirstIDs(detail, first, rec.Targets)
+		case first.top1 >= agreeingFirst && positions >= fewPositions:
+			return l.sameFirstIDs(of, detail, first, positions)
 		default:
 			return nil
 		}
 	}
-	r.obs.Message("warning: before any training the student already agrees with the teacher: the same first id at %.0f %% of %d positions, a divergence of %.2g nats, %.2g of the teacher's entropy%s; is it a copy in other shapes or types?",
-		100*first.top1, rec.Targets, first.kl, first.kl/first.entropy, why)
 	detail["kl"], detail["entropy"], detail["at_most"] = first.kl, first.entropy, part*first.entropy
-	return r.dir.Event("warning", runlog.FirstStepAgrees, detail,
-		"the student agrees with the teacher before it was trained"+why+": it may be a copy of it, or was made from it")
+	return l.tell(of, runlog.FirstStepAgrees, detail,
+		"the student agrees with the teacher before it was trained"+why+": it may be a copy of it, or was made from it",
+		"before any training the student already agrees with the teacher: the same first id at %.0f %% of %d positions, "+
+			"a divergence of %.2g nats, %.2g of the teacher's entropy%s; is it a copy in other shapes or types?",
+		100*first.top1, positions, first.kl, first.kl/first.entropy, why)
 }
 
 // alikeTable is the likeness of two embeddings, a mean cosine or a correlation of angles, from which a student of the
@@ -181,24 +271,26 @@ func (l *leg) checkEmbedding(k int) error {
 const fewPositions = 8
 
 // sameFirstIDs reports a student that chooses the teacher's id nearly everywhere, with other probabilities.
-func (r *Run) sameFirstIDs(detail map[string]any, first firstReading, positions int) error {
-	r.obs.Message("warning: before any training the student already chooses the teacher's first id at %.0f %% of %d positions, though their probabilities differ (a divergence of %.2g nats); is it a copy with other logits?",
-		100*first.top1, positions, first.kl)
+func (l *leg) sameFirstIDs(of side, detail map[string]any, first firstReading, positions int) error {
 	detail["kl"], detail["entropy"], detail["at_least"] = runlog.Number(first.kl), first.entropy, agreeingFirst
-	return r.dir.Event("warning", runlog.FirstStepAgrees, detail,
-		"the student chooses the teacher's first id before it was trained: it may be a copy of it, or was made from it")
+	return l.tell(of, runlog.FirstStepAgrees, detail,
+		"the student chooses the teacher's first id before it was trained: it may be a copy of it, or was made from it",
+		"before any training the student already chooses the teacher's first id at %.0f %% of %d positions, though their "+
+			"probabilities differ (a divergence of %.2g nats); is it a copy with other logits?",
+		100*first.top1, positions, first.kl)
 }
 
 // agreeingPart returns the part of the teacher's entropy up to which a student agrees, and what else than the divergence says so.
-func (in *inputs) agreeingPart() (part float64, why string) {
+func (in *inputs) agreeingPart(of side) (part float64, why string) {
 	switch {
-	case in.kin != nil && float64(in.kin.Embedding) >= sameTable:
-		return agreeingTable, fmt.Sprintf(", and the rows of its embedding are the teacher's (mean cosine %.2f)", float64(in.kin.Embedding))
-	case in.kin != nil && float64(in.kin.Angles) >= sameTable:
+	case of.kin != nil && float64(of.kin.Embedding) >= sameTable:
+		return agreeingTable, fmt.Sprintf(", and the rows of its embedding are the teacher's (mean cosine %.2f)",
+			float64(of.kin.Embedding))
+	case of.kin != nil && float64(of.kin.Angles) >= sameTable:
 		return agreeingTable, fmt.Sprintf(", and the rows of its embedding stand to each other as the teacher's do "+
 			"(correlation %.2f)",
-			float64(in.kin.Angles))
-	case sameFrame(in.described(), in.studentConfig):
+			float64(of.kin.Angles))
+	case sameFrame(of.config, in.studentConfig):
 		return agreeingFrame, ""
 	}
 	return agreeing, ""

@@ -69,6 +69,7 @@ type inputs struct {
 	cached      map[string]corpus.CacheUse // by the names of records
 	written     authors                    // who wrote the training text, where models did
 	kin         *runlog.Kinship            // of teacher and student; nil: not compared, or a new student
+	kins        []*runlog.Kinship          // of each of several teachers; nil: there are none
 
 	prompts     *corpus.Prompts // that the student goes on with; nil: it writes nothing
 	ends, never []int32         // ids that end what it writes, and that it must not write

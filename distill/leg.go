@@ -34,9 +34,10 @@ type leg struct {
 	use     usage
 	taught  taught // by a teacher with another tokenizer
 	best    float64
-	equal   bool     // a divergence of nothing was told
-	refused int      // steps in a row, up to the last one
-	saved   struct { // the last checkpoint
+	equal   bool           // a divergence of nothing was told
+	routes  []routeReading // of routed teachers, before any step was applied
+	refused int            // steps in a row, up to the last one
+	saved   struct {       // the last checkpoint
 		step int // −1: there is none
 		at   time.Time
 	}

@@ -235,6 +235,7 @@ func (in *inputs) identifyAll(ctx context.Context, c Config, obs Observer) error
 	first := in.teacher
 	defer func() { in.teacher = first }()
 	var kin *runlog.Kinship
+	in.kins = nil
 	for i, f := range in.teachers() {
 		in.teacher = f
 		one := c
@@ -242,6 +243,7 @@ func (in *inputs) identifyAll(ctx context.Context, c Config, obs Observer) error
 		if err := in.identify(ctx, one, obs); err != nil {
 			return err
 		}
+		in.kins = append(in.kins, in.kin)
 		if kin == nil || nearness(in.kin) > nearness(kin) { // the first of the nearest
 			kin = in.kin
 		}

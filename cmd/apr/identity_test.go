@@ -44,7 +44,8 @@ func inModelFolder(t *testing.T) {
 	t.Helper()
 	dir := t.TempDir()
 	for name, path := range map[string]string{"teacher": "../../testdata/models/gosrc", "other.gguf": "../../testdata/models/gosrc-q4_k_m.gguf",
-		"data.jsonl.zst": "../../examples/gosrc/data/gosrc-val.jsonl.zst"} {
+		"data.jsonl.zst": "../../examples/gosrc/data/gosrc-val.jsonl.zst",
+		"student.json":   "../../examples/gosrc/student-config.json"} {
 		from, err := filepath.Abs(path)
 		if err == nil {
 			err = os.Symlink(from, filepath.Join(dir, name))
@@ -147,9 +148,9 @@ func TestSameModelWithABias(t *testing.T) {
 	}
 }
 
-// A copy whose neurons are in another order, and then in codes of 4 bits, is told by the run that trains it.
-func TestPermutedCodesAreTold(t *testing.T) {
-	inModelFolder(t)
+// permute writes a copy of the teacher whose neurons are in another order: the folder "permuted".
+func permute(t *testing.T) {
+	t.Helper()
 	f, err := modelfile.Open("teacher")
 	if err != nil {
 		t.Fatal(err)
@@ -171,11 +172,43 @@ func TestPermutedCodesAreTold(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A copy whose neurons are in another order, and then in codes of 4 bits, is told by the run that trains it.
+func TestPermutedCodesAreTold(t *testing.T) {
+	inModelFolder(t)
+	permute(t)
 	must(t, "convert", "permuted", "--quantize", "q4k", "-o", "permuted.apr")
 	must(t, distilArgs("distill", "teacher", "permuted.apr", "--steps", "1", "-o", "run")...)
 	contracttest.Cases(t, 1)
 	if events, err := os.ReadFile("run/events.jsonl"); err != nil || !strings.Contains(string(events), runlog.FirstStepAgrees) {
 		t.Errorf("no event says it (%v):\n%s", err, events)
+	}
+}
+
+// A student that is a copy of one of several routed teachers is told at the first step, also where the first batch has
+// none of its rows, and the others are not taken for its like.
+func TestRoutedCopyIsTold(t *testing.T) {
+	inModelFolder(t)
+	permute(t)
+	var data strings.Builder
+	for i := range 40 {
+		source := map[bool]string{true: "code", false: "prose"}[i >= 36]
+		fmt.Fprintf(&data, `{"source": %q, "text": "func f%d(a int) int {\n\treturn f%d(a-1)\n}\n"}`+"\n", source, i, i)
+	}
+	if err := os.WriteFile("sources.jsonl", []byte(data.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	short := []string{"-d", "sources.jsonl", "--val-fraction", "0", "--no-shuffle", "--steps", "1", "--batch-size", "2",
+		"--seq-len", "16", "--probe", "off", "--control", "none", "--backend", "cpu"}
+	must(t, append([]string{"distill", "teacher", "--student-config", "student.json", "-o", "other.apr"}, short...)...)
+	must(t, append([]string{"distill", "--strategy", "ensemble", "--route", "prose=other.apr", "--route", "code=teacher",
+		"--student", "permuted", "-o", "run"}, short...)...)
+	contracttest.Cases(t, 1)
+	events, err := os.ReadFile("run/events.jsonl")
+	n := strings.Count(string(events), runlog.FirstStepEqual)
+	if err != nil || n != 1 || !strings.Contains(string(events), `"teacher":"teacher"`) {
+		t.Errorf("%d events (%v):\n%s", n, err, events)
 	}
 }
 
