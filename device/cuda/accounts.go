@@ -12,13 +12,14 @@ func (d *Device) Memory() (now, peak map[device.Component]int64) { return d.mem.
 
 // counters are what Stats reports.
 type counters struct {
-	fetched, launches, products, waits, allocations, allocated, pinned atomic.Int64
+	fetched, launches, products, attentions, waits, allocations, allocated, pinned atomic.Int64
 }
 
 // Stats are counts since Open.
 type Stats struct {
 	Launches    int64 // kernels started one by one
 	Products    int64 // matrix products started
+	Attentions  int64 // attention started, forward or backward
 	Graphs      int64 // CUDA graphs launched
 	GraphSets   int64 // kernels of them whose arguments changed
 	GraphNanos  int64 // that the device's thread took to compare, set and launch them
@@ -37,7 +38,7 @@ func (d *Device) Stats() Stats {
 	loads, late := d.kernels.counted()
 	return Stats{
 		Graphs: d.replays.counts.launched.Load(), GraphSets: d.replays.counts.updated.Load(), GraphNanos: d.replays.counts.nanos.Load(),
-		Launches: c.launches.Load(), Products: c.products.Load(), HostWaits: c.waits.Load(),
+		Launches: c.launches.Load(), Products: c.products.Load(), Attentions: c.attentions.Load(), HostWaits: c.waits.Load(),
 		Allocations: c.allocations.Load(), Loads: loads, LateLoads: late,
 		Allocated: c.allocated.Load(), Pinned: c.pinned.Load(), Fetched: c.fetched.Load(),
 	}

@@ -184,6 +184,7 @@ func (s *Stream) Attention(o, lse, q, k, v device.Tensor, a device.Attn) {
 	device.CheckAttention(o, lse, q, k, v, a)
 	if op := s.begin("Attention", o, lse, q, k, v, a.First, a.Sinks); op != nil {
 		op.sized(a.Batch, a.QLen, a.Heads, a.HeadDim)
+		s.dev.counts.attentions.Add(1)
 		attend := kernel.Attention
 		if s.dev.target() == manifest.Hopper && kernel.AttentionSM90Serves(mat(o), mat(q), mat(k), mat(v), a, mat(a.First)) {
 			attend = kernel.AttentionSM90
@@ -205,6 +206,7 @@ func (s *Stream) AttentionBackward(dq, dk, dv, do, o, lse, q, k, v device.Tensor
 	device.CheckAttentionBackward(dq, dk, dv, do, o, lse, q, k, v, a)
 	if op := s.begin("AttentionBackward", dq, dk, dv, do, o, lse, q, k, v, a.First); op != nil {
 		op.sized(a.Batch, a.QLen, a.Heads, a.HeadDim)
+		s.dev.counts.attentions.Add(1)
 		back := kernel.AttentionBackward
 		if s.dev.target() == manifest.Hopper && kernel.AttentionBackwardSM90Serves(mat(dq), mat(dk), mat(dv), mat(do), mat(o), mat(q), mat(k), mat(v), a, mat(a.First)) {
 			back = kernel.AttentionBackwardSM90

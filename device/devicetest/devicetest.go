@@ -118,22 +118,40 @@ const refusedCases = 6
 // Run runs the suite as subtests, each operation on a device of its own from open, and the refusals on one.
 func Run(t *testing.T, open func() device.Device) {
 	t.Helper()
-	t.Run("refuse", func(t *testing.T) { Refuse(t, open) })
-	run(t, open, Cases())
+	Part{}.Run(t, open)
 }
 
 // RunWeights runs the part of the suite that asks for a device.Weight: for a device that differs from one that Run has
 // seen in what its weights are. No other case can tell them apart, since it gets none.
 func RunWeights(t *testing.T, open func() device.Device) {
 	t.Helper()
-	run(t, open, slices.DeleteFunc(Cases(), func(c Case) bool { return !c.weighs }))
+	Part{Of: Case.Weighs}.cases(t, open)
 }
 
-func run(t *testing.T, open func() device.Device, cases []Case) {
+// Weighs reports whether a case may ask for a device.Weight; who does not and does panics.
+func (c Case) Weighs() bool { return c.weighs }
+
+// Part is a part of the suite, for a device that differs in some operations only from one that has passed all of it.
+type Part struct {
+	Of   func(Case) bool           // which cases; nil: all
+	Done func(Case, device.Device) // is told of a case that ran, and on which device; may be nil
+}
+
+// Run runs the refusals and the part.
+func (p Part) Run(t *testing.T, open func() device.Device) {
+	t.Helper()
+	t.Run("refuse", func(t *testing.T) { Refuse(t, open) })
+	p.cases(t, open)
+}
+
+func (p Part) cases(t *testing.T, open func() device.Device) {
 	t.Helper()
 	groups := map[string][]Case{}
 	var names []string
-	for _, c := range cases {
+	for _, c := range Cases() {
+		if p.Of != nil && !p.Of(c) {
+			continue
+		}
 		group, _, _ := strings.Cut(c.Name, "/")
 		if groups[group] == nil {
 			names = append(names, group)
@@ -152,6 +170,9 @@ func run(t *testing.T, open func() device.Device, cases []Case) {
 						t.Error(err)
 					}
 				})
+				if p.Done != nil {
+					p.Done(c, d)
+				}
 			}
 			if err := d.Close(); err != nil {
 				t.Errorf("Close: %v", err)
