@@ -20,8 +20,12 @@ help: ## list the verbs
 build: ## bin/apr for this machine
 	$(GO) build -o bin/apr ./cmd/apr
 
+# Tests make small heaps, which Go's default collects all the time: a tenth of their processor time. make vet has vetted
+# what they run.
+test test-strict race emulate vulkan browser falsify-sample: export GOGC = 400
+
 test: vet ## vet, formatting, all tests
-	$(GO) test ./...
+	$(GO) test -vet=off ./...
 
 vet: ## vet and formatting
 	$(GO) vet ./...
@@ -29,22 +33,22 @@ vet: ## vet and formatting
 	if [ -n "$$unformatted" ]; then echo "not formatted, run gofmt -w: $$unformatted"; exit 1; fi
 
 race: ## the race detector over the packages that share memory
-	CGO_ENABLED=1 $(GO) test -race -count=1 -skip HostileCost $(RACE)
+	CGO_ENABLED=1 $(GO) test -race -vet=off -count=1 -skip HostileCost $(RACE)
 
 emulate: ## the CUDA device and its kernels on an emulated GPU (needs a C++ compiler)
 	$(GO) vet -tags emulate ./device/cuda/... ./model ./distill ./prune ./bench ./bench/families ./cmd/apr
-	$(GO) test -timeout 40m -tags emulate ./device/cuda/...
-	$(GO) test -timeout 40m -tags emulate -run 'CUDA|Emulated|Decode|GenerationPlan|TeacherIsNot|TeacherResidency|DistillAgrees|BackendsAgree' ./model ./distill ./prune ./bench ./cmd/apr
+	$(GO) test -vet=off -timeout 40m -tags emulate ./device/cuda/...
+	$(GO) test -vet=off -timeout 40m -tags emulate -run 'CUDA|Emulated|Decode|GenerationPlan|TeacherIsNot|TeacherResidency|DistillAgrees|BackendsAgree' ./model ./distill ./prune ./bench ./cmd/apr
 
 # llvmpipe computes on the processor. A machine without it fails: nothing is skipped.
 .PHONY: vulkan
 vulkan: ## the Vulkan device on Mesa's llvmpipe (needs Debian's mesa-vulkan-drivers and libvulkan1)
 	$(GO) vet -tags vulkan ./device/vulkan/... ./model ./distill ./cmd/apr
 	@# both at once: the references in float64 use one core, llvmpipe all
-	$(GO) test -count=1 -timeout 40m -tags vulkan ./device/vulkan/... & kernels=$$!; \
-	$(GO) test -count=1 -timeout 40m -tags vulkan -run Vulkan ./model ./distill ./cmd/apr; models=$$?; \
+	$(GO) test -vet=off -count=1 -timeout 40m -tags vulkan ./device/vulkan/... & kernels=$$!; \
+	$(GO) test -vet=off -count=1 -timeout 40m -tags vulkan -run Vulkan ./model ./distill ./cmd/apr; models=$$?; \
 	wait $$kernels && exit $$models
-	CGO_ENABLED=1 $(GO) test -race -count=1 -tags vulkan -run 'Streams|Probe' ./device/vulkan
+	CGO_ENABLED=1 $(GO) test -race -vet=off -count=1 -tags vulkan -run 'Streams|Probe' ./device/vulkan
 
 # What no test of a second can try: all 2³² roundings, and scripts for the solver z3.
 proofs: ## every rounding of a float32 to bfloat16, and the proofs of z3 where it is installed
@@ -76,7 +80,7 @@ trust: ## write docs/trust.md: what make falsify found, beside what was found on
 
 browser: ## reports and the live page in headless Chromium (needs chromium)
 	$(GO) vet -tags browser ./cmd/apr
-	$(GO) test -tags browser -count=1 -run Browser ./cmd/apr
+	$(GO) test -vet=off -tags browser -count=1 -run Browser ./cmd/apr
 
 # Packages with tests for a GPU, and what runs there without Go.
 GPU_PACKAGES := device/cuda model distill bench bench/families cmd/apr
@@ -201,7 +205,7 @@ neon: ## the tests of the arm64 assembly on an emulated processor (needs qemu-aa
 # A test that skips has not passed, and neither has a cached one or none at all.
 test-strict: vet ## vet, formatting, all tests afresh; a skipped test fails
 	@report=$$(mktemp); trap 'rm -f '$$report EXIT; \
-	$(TOOL) gotestsum --format standard-quiet --hide-summary=skipped --jsonfile $$report -- -count=1 -timeout 60m ./...; \
+	$(TOOL) gotestsum --format standard-quiet --hide-summary=skipped --jsonfile $$report -- -count=1 -vet=off -timeout 60m ./...; \
 	if grep -E '"Action":"skip".*"Test":' $$report; then echo "tests were skipped: see above"; exit 1; fi; \
 	passed=$$(grep -cE '"Action":"pass".*"Test":' $$report || true); \
 	echo "$$passed tests and subtests passed, none skipped"; [ "$$passed" -gt 0 ]
