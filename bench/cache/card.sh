@@ -22,10 +22,10 @@ mkdir -p "$OUT"
 OUT=$(realpath "$OUT") APR=$(realpath "$APR") SYNTH=$(realpath "$SYNTH")
 temp=$(mktemp -d) hog=
 trap '[ -z "$hog" ] || kill $hog; rm -rf "$temp"' EXIT
-rm -f "$OUT"/cache-*.json "$OUT"/cache-*.jsonl "$OUT"/cache.md "$OUT"/cache-notes.txt
+rm -f "$OUT"/cache-*.json "$OUT"/cache-*.jsonl "$OUT"/cache-*.log "$OUT"/cache.md "$OUT"/cache-notes.txt
 note() { echo "$*" | tee -a "$OUT/cache-notes.txt"; }
 
-# run SECONDS NAME COMMAND… : its stdout becomes OUT/cache-NAME.json.
+# run SECONDS NAME COMMAND… : its stdout becomes OUT/cache-NAME.json, its stderr OUT/cache-NAME.log.
 run() {
 	local left=$((end - SECONDS)) most=$1 name=$2 begun=$SECONDS
 	shift 2
@@ -33,11 +33,11 @@ run() {
 		note "$name: no time left"
 		return 1
 	fi
-	if timeout -k 3 "$((left < most ? left : most))" "$@" >"$temp/out" 2>"$temp/err"; then
+	if timeout -k 3 "$((left < most ? left : most))" "$@" >"$temp/out" 2>"$OUT/cache-$name.log"; then
 		mv "$temp/out" "$OUT/cache-$name.json"
 		echo "$name: $((SECONDS - begun)) s"
 	else
-		note "$name: failed after $((SECONDS - begun)) s: $(tail -n 2 "$temp/err" | tr '\n' ' ' | cut -c1-300)"
+		note "$name: failed after $((SECONDS - begun)) s: $(tail -n 2 "$OUT/cache-$name.log" | tr '\n' ' ' | cut -c1-300)"
 		return 1
 	fi
 }
