@@ -3,9 +3,12 @@
 # and PyTorch DDP. Needs two GPUs and NCCL; DDP needs PyTorch with transformers in python3. Prints one table per part.
 # usage: bench/ddp.sh APR DIR
 #   LIMIT=SECONDS  begins no measurement after so many seconds, and ends each by then (330)
-#   ONLY="exact world speed ddp faults"  parts, in this order
+#   ONLY="exact world speed ddp faults"  parts, in this order; "overlap" is one more: the same step with what ranks exchange
+#     beside it and by itself (APR_NCCL_OVERLAP=0), and with fewer thread blocks for NCCL (NCCL_MAX_CTAS)
+#   CTAS="4 8 16"  how many
 #   PAIRS="7b:0.5b 1.5b:0.5b"  BATCH=8 (rows of each GPU)  SEQ=1024
-# About: exact 30 s, world 30 s, speed 60 s a pair and 40 s with fp8, ddp 60 s a pair, faults 40 s.
+# About: exact 30 s, world 30 s, speed 60 s a pair and 40 s with fp8, ddp 60 s a pair, faults 40 s,
+# overlap 20 s a pair and variant, of which there are 2 and one for each of CTAS.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 apr=$(realpath "$1") out=$2
@@ -108,9 +111,28 @@ speed() { # NAME FLAGS…: both cards alone at the same time, then together
 		    alone = [json.load(open(f"{out}/ranks-alone{i}-{name}.json")) for i in (0, 1)]; both = json.load(open(f"{out}/ranks-both-{name}.json"))
 		    a = [j["step"]["tokens_per_second"] for j in alone]; b = both["step"]["tokens_per_second"]
 		    gib = lambda j, k: j["peak_memory"].get(k, 0) / 2**30
-		    print(f"speed {name}: alone {a[0]:.0f} and {a[1]:.0f}, together {b:.0f} tokens/s: efficiency {100 * b / sum(a):.1f} %; step {both['step']['median_ms']:.1f} ms, p95 {both['step']['p95_ms']:.1f}; optimizer {both['step']['phases_ms'].get('optimizer', 0):.2f} ms, alone {alone[0]['step']['phases_ms'].get('optimizer', 0):.2f}")
+		    print(f"speed {name}: alone {a[0]:.0f} and {a[1]:.0f}, together {b:.0f} tokens/s: efficiency {100 * b / sum(a):.1f} %; step {both['step']['median_ms']:.1f} ms, p95 {both['step']['p95_ms']:.1f}; waiting for ranks {both['step']['phases_ms'].get('exchange', 0):.2f} ms; optimizer {both['step']['phases_ms'].get('optimizer', 0):.2f} ms, alone {alone[0]['step']['phases_ms'].get('optimizer', 0):.2f}")
 		    print(f"memory {name}: alone {gib(alone[0], 'device'):.2f} (in use {gib(alone[0], 'device_in_use'):.2f}), together {gib(both, 'device'):.2f} GiB a GPU (in use {gib(both, 'device_in_use'):.2f}), over the plan {both.get('memory_over_plan')}")
 		except Exception as e: print(f"speed {name}: not measured:", e)
+	PY
+}
+
+overlap() { # what two GPUs exchange: beside the step and by itself, with that many thread blocks
+	local name=${pair//:/-} on ctas
+	for on in 1 0; do
+		APR_NCCL_OVERLAP=$on step "overlap$on-$name" 2 0,1
+	done
+	for ctas in ${CTAS:-4 8 16}; do
+		NCCL_MAX_CTAS=$ctas step "overlap1-$name-$ctas" 2 0,1
+	done
+	python3 - "$out" "$name" "${CTAS:-4 8 16}" <<-'PY' 2>&1 | tee -a "$log"
+		import json, sys
+		out, name, ctas = sys.argv[1:]
+		for what, file in [("beside the step", f"overlap1-{name}"), ("by itself", f"overlap0-{name}")] + [(f"beside, NCCL_MAX_CTAS={c}", f"overlap1-{name}-{c}") for c in ctas.split()]:
+		    try:
+		        s = json.load(open(f"{out}/ranks-{file}.json"))["step"]; p = s["phases_ms"]
+		        print(f"overlap {name}, {what}: {s['tokens_per_second']:.0f} tokens/s; step {s['median_ms']:.2f} ms, p95 {s['p95_ms']:.2f}; waiting for ranks {p.get('exchange', 0):.2f}, student backward {p['student_backward']:.2f}, teacher {p['teacher']:.2f}, optimizer {p['optimizer']:.2f} ms")
+		    except Exception as e: print(f"overlap {name}, {what}: not measured:", e)
 	PY
 }
 
@@ -167,6 +189,9 @@ asked exact && exact
 asked world && world
 if asked speed; then
 	for pair in $pairs; do speed bf16; done
+fi
+if asked overlap; then
+	for pair in $pairs; do overlap; done
 fi
 if asked ddp; then
 	for pair in $pairs; do ddp; done

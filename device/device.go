@@ -256,12 +256,14 @@ const (
 	PhaseBackward
 	PhaseOptimizer
 	PhaseQuantize // making blocks of the weights, if the student has any
+	PhaseExchange // waiting for what travels between ranks: see Exchanger.Arrive. It may overlap with others
 	NumPhases
 )
 
 // String returns the phase's name in records.
 func (p Phase) String() string {
-	return [...]string{"data", "teacher", "student_forward", "loss", "student_backward", "optimizer", "quantize"}[p]
+	return [...]string{"data", "teacher", "student_forward", "loss", "student_backward", "optimizer", "quantize",
+		"exchange"}[p]
 }
 
 // AdamW holds the constants of the update; the n-th applied update of a parameter w with gradient g is

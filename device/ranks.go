@@ -31,8 +31,15 @@ type Exchanger interface {
 	// ReduceGradients: of each gradient the elements that this rank keeps (ParamSpec.Share) ← their sum over the ranks.
 	// Others are undefined afterwards. tree as in SumRanks. Verdict and AdamW then are of these elements, and of all.
 	ReduceGradients(tree bool, params []*Param)
-	// GatherWeights: every Weight ← what the ranks that keep its elements have, after AdamW.
+	// SendGradients begins ReduceGradients of some parameters beside what is queued from now on. Their gradients are
+	// complete: until Arrive nothing may read or write them. What was sent is added in the order of calls.
+	SendGradients(params []*Param)
+	// GatherWeights: every Weight ← what the ranks that keep its elements have, after AdamW, beside what is queued from
+	// now on. An operation that reads such a Weight waits for it by itself.
 	GatherWeights(params []*Param)
+	// Arrive lets what is queued from now on wait for all that was sent and gathered. How long the device waited with
+	// nothing else to do is time of PhaseExchange.
+	Arrive()
 	// GatherWhole: p.Grad ← all elements of a shared companion; of OfGrad, what ReduceGradients left with each rank.
 	GatherWhole(p *Param, c Companion)
 	// TakeShare: this rank's elements of a shared companion ← those of p.Grad.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"hash/crc32"
+	"slices"
 	"time"
 	"unsafe"
 
@@ -193,12 +194,13 @@ func (t *Trainer) level(depth int) []device.Tensor {
 func (t *Trainer) leaf(ctx context.Context, b corpus.Batch, from, to int) (partial, error) {
 	part, n := b.Slice(from, to), b.TargetCount()
 	estimator, estimates := t.Teacher.(teacher.Estimator)
+	send := t.sender(b)
 	if part.TargetCount() == 0 {
 		t.n = n
 		for _, p := range t.trained() {
 			t.stream.Zero(p.Grad)
 		}
-		return partial{known: estimates}, nil
+		return partial{known: estimates}, send.all()
 	}
 	if f, ok := t.Teacher.(teacher.Fetcher); ok {
 		if err := f.Fetch(part); err != nil {
@@ -206,8 +208,11 @@ func (t *Trainer) leaf(ctx context.Context, b corpus.Batch, from, to int) (parti
 		}
 	}
 	t.batch.At, t.Loss.before = from*b.SeqLen, b.Slice(0, from).TargetCount()
-	t.gradients(part, n)
+	err := t.gradientsTo(send, part, n)
 	t.batch.At, t.Loss.before = 0, 0
+	if err != nil {
+		return partial{}, err
+	}
 	sc, err := t.stream.Wait(ctx)
 	sum := partial{Scalars: sc}
 	if estimates {
@@ -216,9 +221,13 @@ func (t *Trainer) leaf(ctx context.Context, b corpus.Batch, from, to int) (parti
 	return sum, err
 }
 
-// exchange adds the sums of all ranks. Ranks that have not read the same batch, or are not at the same step, are
-// refused before their gradients meet.
+// exchange adds the sums of all ranks.
 func (t *Trainer) exchange(p partial, b corpus.Batch) (partial, error) {
+	if !t.overlaps() {
+		if err := t.sameBatch(b); err != nil {
+			return p, err
+		}
+	}
 	comm, world := t.Ranks.Comm, float64(t.Ranks.World())
 	known, stop := 0.0, 0.0
 	if p.known {
@@ -227,26 +236,36 @@ func (t *Trainer) exchange(p partial, b corpus.Batch) (partial, error) {
 	if t.Ranks.Stop != nil && t.Ranks.Stop() {
 		stop = 1
 	}
-	same := []float64{float64(t.n), float64(t.Steps), float64(t.Optimizer.Applied), float64(checksum(b))}
 	x := append([]float64{p.CE, p.D, p.Entropy, p.entropy, known, float64(p.Positions), float64(p.Agree), stop},
 		p.Sums[:]...)
-	x = append(x, same...)
 	if err := comm.Sum64(x); err != nil {
 		return p, err
-	}
-	for i, name := range []string{"targets", "steps", "updates", "checksum of the batch"} {
-		if got := x[len(x)-len(same)+i]; got != same[i]*world {
-			return p, fault.New(fault.Invalid,
-				"rank %d has %s %.0f, the mean over all %.0f ranks is %.2f: the ranks do not train on the same batch",
-				comm.Rank(), name, same[i], world,
-				got/world).WithHint("every rank needs the same data, seed and program").WithID("E-RANKS-003")
-		}
 	}
 	p.CE, p.D, p.Entropy, p.entropy, p.known = x[0], x[1], x[2], x[3], x[4] == world
 	p.Positions, p.Agree = int64(x[5]), int64(x[6])
 	t.stop = x[7] > 0
 	copy(p.Sums[:], x[8:])
 	return p, nil
+}
+
+// sameBatch refuses ranks that have not read the same batch b of a step, or are not at the same step, before their
+// gradients meet.
+func (t *Trainer) sameBatch(b corpus.Batch) error {
+	comm, world := t.Ranks.Comm, float64(t.Ranks.World())
+	same := []float64{float64(b.TargetCount()), float64(t.Steps), float64(t.Optimizer.Applied), float64(checksum(b))}
+	x := slices.Clone(same)
+	if err := comm.Sum64(x); err != nil {
+		return err
+	}
+	for i, name := range []string{"targets", "steps", "updates", "checksum of the batch"} {
+		if x[i] != same[i]*world {
+			return fault.New(fault.Invalid,
+				"rank %d has %s %.0f, the mean over all %.0f ranks is %.2f: the ranks do not train on the same batch",
+				comm.Rank(), name, same[i], world,
+				x[i]/world).WithHint("every rank needs the same data, seed and program").WithID("E-RANKS-003")
+		}
+	}
+	return nil
 }
 
 // checksum is a CRC-32 of what a batch has.
@@ -282,6 +301,10 @@ func buckets(params []*device.Param, f func(some []*device.Param, elements int) 
 
 // sumGradients replaces every gradient by its sum over the ranks, in float32.
 func (t *Trainer) sumGradients() error {
+	if t.overlaps() { // they are on their way
+		t.stream.(device.Exchanger).Arrive()
+		return nil
+	}
 	if t.Ranks.Joined {
 		t.stream.(device.Exchanger).ReduceGradients(t.Ranks.Leaves > 0, t.trained())
 		return nil

@@ -149,6 +149,14 @@ func (t *Trainer) trained() []*device.Param {
 // gradients begins the record of a step of n targets and computes the gradients of all micro-batches of b, which has
 // some or all of the step's rows.
 func (t *Trainer) gradients(b corpus.Batch, n int) {
+	if err := t.gradientsTo(nil, b, n); err != nil {
+		panic(err) // only a sender has errors
+	}
+}
+
+// gradientsTo is gradients that are sent to the other ranks while the last micro-batch that has targets completes them.
+// send may be nil.
+func (t *Trainer) gradientsTo(send *sender, b corpus.Batch, n int) error {
 	s := t.stream
 	t.n = n
 	t.batch.Load(s, b, t.MicroRows)
@@ -164,18 +172,36 @@ func (t *Trainer) gradients(b corpus.Batch, n int) {
 		s.Phase(device.PhaseTeacher)
 		t.Teacher.Begin(s, t.batch) // its body, once over all rows
 	}
-	for _, m := range t.batch.Micro {
-		if m.Hi > m.Lo { // a micro-batch without targets adds nothing
-			if len(t.batch.Routed) > 0 { // what the teacher does for it depends on its rows
-				t.micro(m)
-				continue
+	var err error
+	last := lastWithTargets(t.batch.Micro)
+	for i, m := range t.batch.Micro {
+		switch {
+		case m.Hi == m.Lo: // without targets it adds nothing
+		case i == last && send != nil:
+			if err = send.begin(); err == nil {
+				t.micro(m, send.complete)
+				send.rest()
 			}
-			device.Repeat(s, microShape{t, m.Tokens.Rows, m.Hi - m.Lo, t.own.in(m.Lo, m.Hi)}, func() { t.micro(m) })
+		case len(t.batch.Routed) > 0: // what the teacher does for it depends on its rows
+			t.micro(m, nil)
+		default:
+			device.Repeat(s, microShape{t, m.Tokens.Rows, m.Hi - m.Lo, t.own.in(m.Lo, m.Hi)}, func() { t.micro(m, nil) })
 		}
 	}
 	if t.Teacher != nil {
 		t.Teacher.End(s)
 	}
+	return err
+}
+
+// lastWithTargets returns which of the micro-batches is the last one that has a gradient.
+func lastWithTargets(all []model.MicroBatch) (last int) {
+	for i, m := range all {
+		if m.Hi > m.Lo {
+			last = i
+		}
+	}
+	return last
 }
 
 // microShape is what the operations on a micro-batch depend on, in a step of a trainer.
@@ -200,10 +226,13 @@ func (t *Trainer) scalars() device.Scalars {
 	return sc
 }
 
-// micro adds one micro-batch's gradient.
-func (t *Trainer) micro(m model.MicroBatch) {
+// micro adds one micro-batch's gradient. complete, if it is not nil, is Saved.Complete.
+func (t *Trainer) micro(m model.MicroBatch, complete func([]*device.Param)) {
 	s := t.stream
 	s.Phase(device.PhaseForward)
+	if t.Ranks.Joined { // weights of the step before were on their way while the teacher computed
+		s.(device.Exchanger).Arrive()
+	}
 	saved := t.Student.Forward(s, m.Tokens, t.Recompute)
 	hidden, n := saved.Hidden, m.Hi-m.Lo
 	x := hidden
@@ -229,6 +258,7 @@ func (t *Trainer) micro(m model.MicroBatch) {
 	if t.Maps != nil {
 		saved.AtAttention = t.Maps.guides(s, t.Teacher.(teacher.Maps), m)
 	}
+	saved.Complete = complete
 	t.Student.Backward(s, saved, dHidden)
 	if !m.Keep.IsZero() {
 		s.Release(dHidden)

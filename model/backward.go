@@ -25,6 +25,8 @@ func (m *Model) Backward(s device.Stream, v *Saved, dHidden device.Tensor) {
 	}
 	s.Zero(g.dx)
 	s.RMSNormBackward(g.dx, m.norm.grad(), dHidden, v.x, v.rstd, m.norm.value)
+	complete := v.completing(m)
+	complete()
 	x := v.x
 	for i := len(m.layers) - 1; i >= 0; i-- {
 		b := &m.layers[i]
@@ -41,6 +43,7 @@ func (m *Model) Backward(s device.Stream, v *Saved, dHidden device.Tensor) {
 		}
 		g.ffnGrad(b, &k)
 		g.mixerGrad(b, &k)
+		complete()
 	}
 	g.perLayerEnd()
 	if f := m.Config.EmbedScale; f != 1 {
@@ -49,7 +52,43 @@ func (m *Model) Backward(s device.Stream, v *Saved, dHidden device.Tensor) {
 	if m.embed.param != nil {
 		s.EmbedBackward(m.embed.param.Grad, v.tokens.IDs, g.dx)
 	}
+	complete()
 	g.w.release()
+}
+
+// Completion returns all parameters in the order in which a step's last backward pass completes their gradients: what
+// the head and the final norm have, what each layer has from the last to the first, and then the rest, with a tied
+// embedding.
+func (m *Model) Completion() [][]*device.Param {
+	n := len(m.layers)
+	all, seen := make([][]*device.Param, n+2), map[*device.Param]bool{}
+	for _, p := range m.parts {
+		if seen[p.Param] {
+			continue
+		}
+		seen[p.Param] = true
+		at := n + 1
+		switch {
+		case p.Layer >= 0:
+			at = n - p.Layer
+		case p.Role == arch.Head || p.Name == finalNorm:
+			at = 0
+		}
+		all[at] = append(all[at], p.Param)
+	}
+	return all
+}
+
+// completing returns a function that calls Complete for the next element of Completion.
+func (v *Saved) completing(m *Model) func() {
+	if v.Complete == nil {
+		return func() {}
+	}
+	rest := m.Completion()
+	return func() {
+		v.Complete(rest[0])
+		rest = rest[1:]
+	}
 }
 
 // backward carries the gradient of the residual stream, dx, downwards.

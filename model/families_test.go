@@ -154,7 +154,9 @@ func (f *fixture) backward(t *testing.T, m *model.Model, s device.Stream, tokens
 	defer s.Release(dx)
 	s.MatMulInputGrad(dx, z, head, false)
 	s.MatMulWeightGrad(param.Grad, device.Tensor{}, z, v.Hidden)
+	check := completes(t, m, s, v)
 	m.Backward(s, v, dx)
+	check()
 }
 
 // lossGrad returns the gradient of the loss over the logits before their cap.

@@ -90,3 +90,27 @@ func download(t *testing.T, s device.Stream, x device.Tensor) []float32 {
 	must(t, s.Download(host, x))
 	return host
 }
+
+// completes lets the backward pass of v report which gradients are complete. What it returns is called afterwards: each
+// parameter was reported once, and its gradient has not changed since.
+func completes(t *testing.T, m *model.Model, s device.Stream, v *model.Saved) func() {
+	t.Helper()
+	then := map[*device.Param][]float32{}
+	v.Complete = func(params []*device.Param) {
+		for _, p := range params {
+			if _, twice := then[p]; twice {
+				t.Errorf("%s is complete twice", p.Name)
+			}
+			then[p] = download(t, s, p.Grad)
+		}
+	}
+	return func() {
+		for _, p := range m.Params() {
+			if g, ok := then[p]; !ok {
+				t.Errorf("%s is never complete", p.Name)
+			} else if !equalBits(g, download(t, s, p.Grad)) {
+				t.Errorf("the gradient of %s changes after it was complete", p.Name)
+			}
+		}
+	}
+}

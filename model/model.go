@@ -52,6 +52,9 @@ func newModel(dev device.Device, c arch.Config) *Model {
 	return m
 }
 
+// finalNorm is the slot of the norm before the head.
+const finalNorm = "model.norm.weight"
+
 // place returns the tensor of a group: a matrix or a vector.
 func (m *Model) place(g group) (*linear, *vector) {
 	s := g.slots[0]
@@ -66,7 +69,7 @@ func (m *Model) place(g group) (*linear, *vector) {
 		return &m.pleTable, nil
 	case s.Role == arch.PLEModel:
 		return &m.pleModel, nil
-	case s.Name == "model.norm.weight":
+	case s.Name == finalNorm:
 		return nil, &m.norm
 	case s.Role == arch.Norm:
 		return nil, &m.pleNorm

@@ -103,7 +103,9 @@ func TestRandomBlocks(t *testing.T) {
 			r := model.Recompute(rng.IntN(3))
 			v := m.Forward(s, tokens, r)
 			near.CheckRel(t, "logits", f.logitsOf(t, m, s, v.Hidden), pass.Logits.V, logitsTol)
+			check := completes(t, m, s, v)
 			f.backwardFrom(m, s, v, raw)
+			check()
 			v.ReleaseTo(s)
 			all := 0.0
 			for _, p := range m.Parts() {

@@ -74,6 +74,10 @@ type Saved struct {
 	// AtAttention, if it is not nil, is called by Backward for each layer of attention, from the last to the first, with its map and
 	// the gradients of q and k that attention gave, to which it may add those of a loss of its own.
 	AtAttention func(layer int, own device.AttnMap, dq, dk device.Tensor)
+
+	// Complete, if it is not nil, is called by Backward with parameters whose gradients nothing will change any more: with
+	// those of Model.Completion, one element after the other.
+	Complete func(params []*device.Param)
 }
 
 // ReleaseTo gives the kept activations back.

@@ -435,8 +435,10 @@ func (r *benchResult) Text(p *cli.Page) {
 	for _, phase := range [][2]string{
 		{"data", "data"}, {"teacher", "teacher"}, {"student forward", "student_forward"}, {"head and loss", "loss"},
 		{"student backward", "student_backward"}, {"optimizer", "optimizer"}, {"making blocks", device.PhaseQuantize.String()},
+		{"waiting for ranks", device.PhaseExchange.String()},
 	} {
-		if phase[0] == "making blocks" && r.QuantizeAware == "" {
+		if phase[0] == "making blocks" && r.QuantizeAware == "" ||
+			phase[0] == "waiting for ranks" && r.WorldSize < 2 {
 			continue
 		}
 		ms := r.Step.Phases[phase[1]]

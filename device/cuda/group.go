@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -12,14 +13,15 @@ import (
 )
 
 // A device may be joined with those of other ranks by NCCL: each rank is a device of its own, mostly in a process of
-// its own. What goes over the ranks is queued like any other operation, on the device's stream: it takes its turn after
-// the backward pass, and nothing computes beside it.
+// its own. Most of what goes over the ranks is queued like any other operation, on the device's stream. Gradients and
+// gathered weights travel beside what is computed, on a stream of their own: see travels.
 
 // group is a device's place among the ranks; nil: it has not joined any.
 type group struct {
 	nccl        *driver.Nccl
 	rank, world int
 	comm        driver.NcclComm
+	travels     travels
 
 	mu     sync.Mutex // of what follows
 	over   bool       // the communicator was aborted or given back
@@ -93,14 +95,20 @@ func (d *Device) Join(rank, world int, id []byte) error {
 	if d.group != nil {
 		panic("cuda: the device has joined a group already")
 	}
+	late, err := travelsLate()
+	if err != nil {
+		return err
+	}
 	n, err := d.openNccl()
 	if err != nil {
 		return err
 	}
 	copy(of[:], id)
-	g := &group{nccl: n, rank: rank, world: world, ticker: make(chan struct{})}
+	g := &group{nccl: n, rank: rank, world: world, ticker: make(chan struct{}), travels: travels{late: late}}
 	err = d.ctx.Do(func(t *driver.Thread) (err error) {
-		g.comm, err = n.Init(t, world, rank, of)
+		if err = g.travels.open(t); err == nil {
+			g.comm, err = n.Init(t, world, rank, of)
+		}
 		return err
 	})
 	if err != nil {
@@ -164,14 +172,15 @@ func (g *group) leave(t *driver.Thread) error {
 	if g == nil {
 		return nil
 	}
+	err := t.StreamSync(g.travels.stream)
 	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.over {
-		return nil
+	if !g.over {
+		g.over = true
+		close(g.ticker)
+		err = errors.Join(err, g.nccl.Destroy(t, g.comm))
 	}
-	g.over = true
-	close(g.ticker)
-	return g.nccl.Destroy(t, g.comm)
+	g.mu.Unlock()
+	return errors.Join(err, g.travels.close(t))
 }
 
 // collect adds a call of NCCL to an operation.

@@ -63,17 +63,20 @@ func (s *Stream) ReduceGradients(tree bool, params []*device.Param) {
 	if o == nil || len(params) == 0 {
 		return
 	}
-	o.collect(func(g *group, t *driver.Thread) error {
-		return g.nccl.Together(func() error {
-			for _, p := range params {
-				if err := g.reduce(t, p, o.dev.stream); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-	})
+	o.collect(func(g *group, t *driver.Thread) error { return g.reduceAll(t, params, o.dev.stream) })
 	o.end()
+}
+
+// reduceAll adds gradients over the ranks, as one call of NCCL.
+func (g *group) reduceAll(t *driver.Thread, params []*device.Param, s driver.Stream) error {
+	return g.nccl.Together(func() error {
+		for _, p := range params {
+			if err := g.reduce(t, p, s); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // limitTree refuses what is not built: two ranks have one order.
@@ -98,33 +101,6 @@ func (g *group) reduce(t *driver.Thread, p *device.Param, s driver.Stream) error
 	}
 	at += 4 * uint64(tail)
 	return g.nccl.AllReduce(t, g.comm, at, at, n-tail, driver.NcclF32, s)
-}
-
-// GatherWeights gives every rank the weights that the others updated: in the type in which products read them.
-func (s *Stream) GatherWeights(params []*device.Param) {
-	var shared []device.Tensor
-	var counts []int
-	for _, p := range params {
-		lo, hi, _ := p.Share.Own(p.Rows * p.Cols)
-		if hi > lo {
-			shared, counts = append(shared, p.Weight.(*weight).t), append(counts, hi-lo)
-		}
-	}
-	o := s.begin("GatherWeights", shared...)
-	if o == nil || len(shared) == 0 {
-		return
-	}
-	o.collect(func(g *group, t *driver.Thread) error {
-		return g.nccl.Together(func() error {
-			for i, w := range shared {
-				if err := g.gather(t, mat(w), counts[i], o.dev.stream); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-	})
-	o.end()
 }
 
 // gather lets elements [r·c,(r+1)·c) of m be those of rank r, for all r.

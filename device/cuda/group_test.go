@@ -170,3 +170,157 @@ func TestJoinRefused(t *testing.T) {
 		t.Errorf("a short id: %v", err)
 	}
 }
+
+// shared are parameters of this rank, one of which ranks share, with room to spare.
+func sharedParams(d *cuda.Device, r, world int) []*device.Param {
+	d.KeepShare(device.Share{Rank: r, World: world})
+	var all []*device.Param
+	for i, rows := range []int{1, 8*2*world + 3, 8 * world} {
+		all = append(all, d.Param(device.ParamSpec{Name: fmt.Sprint("p", i), Rows: rows, Cols: 2048, Share: d.Share()}))
+	}
+	return all
+}
+
+// own returns the elements of a gradient that this rank keeps.
+func own(s device.Stream, p *device.Param) ([]float32, error) {
+	n := p.Rows * p.Cols
+	x := make([]float32, n)
+	err := s.Download(x, p.Grad)
+	lo, hi, tail := p.Share.Own(n)
+	return append(x[lo:hi:hi], x[tail:]...), err
+}
+
+// Gradients that are sent in pieces, beside other operations and late products of their own stream, are the sums that
+// ReduceGradients makes of all at once; so are they with nothing beside. One that is owed zeros sends zeros.
+func TestSendGradients(t *testing.T) {
+	for _, overlap := range []string{"1", "0"} {
+		for _, world := range severalDevices(t)[1:] { // above one
+			t.Run(fmt.Sprint(overlap, " ", world), func(t *testing.T) {
+				t.Setenv(cuda.OverlapVariable, overlap)
+				for r, err := range ranks(t, world, func(r int, d *cuda.Device, s device.Exchanger) error {
+					params := sharedParams(d, r, world)
+					fill := func() {
+						for i, p := range params[:2] {
+							s.Upload(p.Grad, rankValues(r+100*i, p.Rows*p.Cols))
+							s.Scale(p.Grad, p.Grad, 0.5) // the device has not done this yet when it is sent
+						}
+						s.Zero(params[2].Grad)
+					}
+					var want, got [][]float32
+					read := func(to *[][]float32) error {
+						for _, p := range params {
+							x, err := own(s, p)
+							if err != nil {
+								return err
+							}
+							*to = append(*to, x)
+						}
+						return nil
+					}
+					fill()
+					s.ReduceGradients(false, params)
+					if err := read(&want); err != nil {
+						return err
+					}
+					fill()
+					other := d.Alloc("other", device.Gradients, tensor.F32, 64, 64)
+					s.SendGradients(params[1:2])
+					s.Scale(other, other, 2)
+					s.SendGradients([]*device.Param{params[2], params[0]})
+					s.Scale(other, other, 2)
+					s.Arrive()
+					s.Arrive() // of nothing
+					if err := read(&got); err != nil {
+						return err
+					}
+					for i := range want {
+						if !slices.Equal(got[i], want[i]) {
+							return fmt.Errorf("the sums of parameter %d differ", i)
+						}
+					}
+					if n := len(want[1]); n >= params[1].Rows*params[1].Cols || slices.Max(want[1]) == 0 || slices.Max(want[2]) != 0 {
+						return fmt.Errorf("%d elements are compared", n)
+					}
+					return nil
+				}) {
+					if err != nil {
+						t.Errorf("rank %d: %v", r, err)
+					}
+				}
+			})
+		}
+	}
+}
+
+// Whoever reads a weight that is gathered gets the others' elements, though nobody waited for it.
+func TestGatherWeights(t *testing.T) {
+	for _, world := range severalDevices(t)[1:] { // above one
+		t.Run(strconv.Itoa(world), func(t *testing.T) {
+			for r, err := range ranks(t, world, func(r int, d *cuda.Device, s device.Exchanger) error {
+				for _, p := range sharedParams(d, r, world) {
+					n := p.Rows * p.Cols
+					mine := make([]float32, n)
+					for i := range mine {
+						mine[i] = float32(r + 1)
+					}
+					s.Upload(p.Staging(device.OfValue), mine)
+					s.RefreshWeight(p)
+					s.GatherWeights([]*device.Param{p})
+					s.Widen(p)
+					got := make([]float32, n)
+					if err := s.Download(got, p.Grad); err != nil {
+						return err
+					}
+					for i, v := range got {
+						want := float32(r + 1)
+						for o := range world {
+							if lo, hi, _ := (device.Share{Rank: o, World: world}).Own(n); i >= lo && i < hi {
+								want = float32(o + 1)
+							}
+						}
+						if v != want {
+							return fmt.Errorf("element %d of %s: %v, want %v", i, p.Name, v, want)
+						}
+					}
+				}
+				return nil
+			}) {
+				if err != nil {
+					t.Errorf("rank %d: %v", r, err)
+				}
+			}
+		})
+	}
+}
+
+// A gradient that was sent before it was complete is found by the operation that would add to it.
+func TestSentTooEarly(t *testing.T) {
+	severalDevices(t)
+	for r, err := range ranks(t, 2, func(r int, d *cuda.Device, s device.Exchanger) (err error) {
+		p := sharedParams(d, r, 2)[1]
+		s.SendGradients([]*device.Param{p})
+		for name, f := range map[string]func(){
+			"zero": func() { s.Zero(p.Grad) }, "scale": func() { s.Scale(p.Grad, p.Grad, 2) },
+			"again": func() { s.SendGradients([]*device.Param{p}) },
+			"norm":  func() { s.Verdict([]*device.Param{p}) },
+		} {
+			func() {
+				defer func() {
+					text := fmt.Sprint(recover())
+					if !strings.Contains(text, "p1.grad was sent to the other ranks before it was complete") {
+						err = errors.Join(err, fmt.Errorf("%s: %s", name, text))
+					}
+				}()
+				f()
+			}()
+		}
+		s.Arrive()
+		s.Zero(p.Grad)
+		_, e := own(s, p)
+		return errors.Join(err, e)
+	}) {
+		if err != nil {
+			t.Errorf("rank %d: %v", r, err)
+		}
+	}
+}

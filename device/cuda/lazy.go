@@ -17,6 +17,7 @@ func (s *Stream) putOff(t device.Tensor) bool {
 	if s.failed() || !b.live || b.temp || b.void != nil || b.comp != device.Gradients || !all(t, b) {
 		return false
 	}
+	s.athome("Zero", b)
 	b.owed = true
 	return true
 }
@@ -69,7 +70,11 @@ func (s *Stream) touchAll(params []*device.Param) {
 	for _, p := range params {
 		for _, t := range []device.Tensor{p.Value, p.Grad, p.M, p.V} {
 			b := t.Buf.(*buffer)
+			s.athome("an operation on parameters", b)
 			s.touched(b)
+		}
+		if b, ok := p.Weight.(*weight).t.Buf.(*buffer); ok {
+			s.athome("an operation on parameters", b)
 		}
 	}
 }

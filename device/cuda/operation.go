@@ -58,6 +58,7 @@ func (s *Stream) begin(name string, ts ...device.Tensor) *operation {
 			s.fail(b.void)
 			return nil
 		}
+		s.athome(name, b)
 		if name != "MatMul" || i == 0 || b.owed { // of a product's tensors only the first is written
 			s.touched(b)
 		}

@@ -81,6 +81,7 @@ type buffer struct {
 	live   bool
 	void   error     // there was no memory for it, and why
 	copies []*buffer // of it, that go when it goes
+	away   bool      // it is sent to other ranks, or comes from them: see travels
 	owed   bool      // a gradient that is to be zero and is not yet: see putOff
 	narrow *buffer   // a bias in the type of activations: see narrowBias
 	stale  bool      // the bias may have changed since
@@ -146,6 +147,9 @@ func (d *Device) takeFrom(p *pool, name string, c device.Component, n int64, tem
 
 // give ends a buffer's life.
 func (d *Device) give(b *buffer) {
+	if b.away {
+		d.internal().Arrive()
+	}
 	b.live = false
 	b.ids = nil
 	for _, c := range b.copies {

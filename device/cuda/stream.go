@@ -21,6 +21,7 @@ type Stream struct {
 	marks []mark                          // phases begun since the last Wait
 	spare []*driver.Event                 // of dropped marks; made and looked into on the device's thread only
 	taken [device.NumPhases]time.Duration // since SetScalars
+	waits [kindsOfTravel]bool             // which arrivals were waited for since the last Wait
 }
 
 // mark is the beginning of a phase: an event that the device reaches there.
@@ -253,6 +254,7 @@ func (d *Device) Doing() string {
 func (s *Stream) recover() {
 	s.err.first.Store(nil)
 	s.forget(0)
+	s.dev.group.settled()
 	if s.slot.host.Fault == kernel.FaultNone || s.slot.device == 0 {
 		return
 	}
@@ -266,11 +268,17 @@ func (s *Stream) recover() {
 // addPhases adds up the times between the marks, all of which the device has passed. The last one stays: it begins the
 // time that belongs to its phase after the Wait.
 func (s *Stream) addPhases() error {
-	n := len(s.marks)
+	n, waits := len(s.marks), s.waits
+	s.waits = [kindsOfTravel]bool{}
 	if n < 2 {
 		return nil
 	}
 	err := s.dev.ctx.Do(func(t *driver.Thread) error {
+		exposed, err := s.dev.group.exposed(t, waits)
+		if err != nil {
+			return err
+		}
+		s.taken[device.PhaseExchange] += exposed
 		for i, m := range s.marks[:n-1] {
 			took, err := t.Elapsed(*m.event, *s.marks[i+1].event)
 			if err != nil {
