@@ -212,8 +212,9 @@ func TestTables(t *testing.T) {
 		}
 	}
 	path := put(t, "a.csv", []byte("a,b\n1,2\n"))
-	if docs, _, err := readAll([]string{path}, ReadOptions{AnyText: true}); err != nil || docs[0].Text != "a,b\n1,2\n" {
-		t.Errorf("as any text: %v, %v", docs, err)
+	docs, _, err := readAll([]string{path}, ReadOptions{AnyText: true, TextField: "b"})
+	if err != nil || docs[0].Text != "2" {
+		t.Errorf("among any text: %v, %v", docs, err)
 	}
 }
 
@@ -269,6 +270,29 @@ func TestParquetForms(t *testing.T) {
 		contracttest.Cases(t, 1)
 		if _, _, err := readAll([]string{put(t, "f.parquet", c.content)}, ReadOptions{}); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v, want %s", err, c.want)
+		}
+	}
+}
+
+// TestSpreadRecordsHint: records over several lines are told how to become JSON Lines; a line that is cut, among whole
+// ones or alone, is not taken for one.
+func TestSpreadRecordsHint(t *testing.T) {
+	for _, c := range []struct {
+		name, content string
+		spread        bool
+	}{
+		{"f.json", "{\n  \"text\": \"a\"\n}\n", true},
+		{"f.jsonl", "[\n{\"text\": \"a\"},\n{\"text\": \"b\"}\n]\n", true},
+		{"f.json", "{\"data\": [{\"text\": \"a\"},\n{\"text\": \"b\"}]}\n", true},
+		{"f.jsonl", "{\"text\": \"a\"}\n{\"text\": \"b", false},
+		{"f.jsonl", "{\"text\": \"a", false},
+		{"f.jsonl", "{\"text\": 7}\n{\"text\": 8}\n", false},
+	} {
+		contracttest.Cases(t, 1)
+		_, _, err := readAll([]string{put(t, c.name, []byte(c.content))}, ReadOptions{})
+		f, ok := err.(*fault.Error)
+		if !ok || f.ID != "E-CORPUS-040" || strings.Contains(f.Hint, "jq -c . FILE > records.jsonl") != c.spread {
+			t.Errorf("%s %q: %v, hint %q", c.name, c.content, err, f.Hint)
 		}
 	}
 }

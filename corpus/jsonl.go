@@ -3,6 +3,7 @@ package corpus
 import (
 	"bufio"
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -59,6 +60,7 @@ func (r *reader) jsonLines(path string, f *os.File, size int64) error {
 		}
 		if bad != nil {
 			bad.Path = path
+			r.spread = r.spread || number == 1 && !tooLong && goesOn(line)
 			r.bad(bad.At("%s", place))
 			continue
 		}
@@ -67,6 +69,12 @@ func (r *reader) jsonLines(path string, f *os.File, size int64) error {
 			return err
 		}
 	}
+}
+
+// goesOn reports whether a line is the beginning of a JSON value that ends on a later one.
+func goesOn(line []byte) bool {
+	var whole json.RawMessage
+	return errors.Is(json.NewDecoder(bytes.NewReader(line)).Decode(&whole), io.ErrUnexpectedEOF)
 }
 
 // placed names the file in a fault that names none.

@@ -30,7 +30,7 @@ type ReadOptions struct {
 	TextField     string // field or column that holds a text
 	MessagesField string // field or column that holds [{"role": …, "content": …}, …]
 	Sources       bool   // documents of JSON records and of tables get their field "source"
-	AnyText       bool   // a file that is named is one text whatever its ending, unless that is of records
+	AnyText       bool   // a file that is named is one text whatever its ending, unless that is of records or of a table
 }
 
 // anyForm reports whether no field was named.
@@ -200,7 +200,8 @@ type reader struct {
 	opt    ReadOptions
 	yield  func(Document) error
 	report *Report
-	how    way // in which the present file is read
+	how    way  // in which the present file is read
+	spread bool // a file began with a record that does not end on its line
 
 	// look, if not nil, is called with each file instead of reading documents, and with each entry that is left out.
 	look func(input, *os.File) error
@@ -270,7 +271,16 @@ func (r *reader) verdict(paths []string) error {
 		f := fault.New(fault.Invalid, "%d of %d records are bad, more than 1 in %d; the first", rep.BadRecords, rep.Records, oneBadIn).
 			Because(rep.Bad[0]).WithID("E-CORPUS-040")
 		if first := (*fault.Error)(nil); errors.As(rep.Bad[0], &first) && first.ID == "E-JSONL-007" {
-			return f.WithHint("--text-field or --messages-field names another field; apr help data shows the forms of records")
+			hint := "--text-field or --messages-field names another field; apr help data shows the forms of records"
+			if rep.Records == 1 {
+				hint += "; records in a list of that object: jq -c '.NAME[]' FILE > records.jsonl"
+			}
+			return f.WithHint("%s", hint)
+		}
+		if r.spread && rep.BadRecords > 1 {
+			return f.WithHint("a record is one line (JSON Lines), and here it goes over several: " +
+				"jq -c . FILE > records.jsonl writes each on one; " +
+				"jq -c '.[]' those of a list, jq -c '.NAME[]' of a list in an object")
 		}
 		return f
 	}
@@ -307,9 +317,6 @@ func (r *reader) path(path string) error {
 	case commaTable, tabTable:
 		if how = asCSV; format(path) == tabTable {
 			how = asTSV
-		}
-		if r.opt.AnyText {
-			how = asText
 		}
 	case tokenShard:
 		return fault.In(fault.Usage, path, "a shard of tokens, not text").WithHint("give its folder to --dataset").WithID("E-CORPUS-042")

@@ -40,10 +40,10 @@ func recordedLosses(t *testing.T) (legs [2][]float64) {
 }
 
 // diverging tells which steps of a curve diverge.
-func diverging(losses []float64, factor float64) (bad []int) {
+func diverging(losses []float64, factor, uniform float64) (bad []int) {
 	var tr trend
 	for k, loss := range losses {
-		if limit := tr.limit(factor); limit > 0 && loss > limit {
+		if limit := tr.limit(factor, uniform); limit > 0 && loss > limit {
 			bad = append(bad, k)
 			continue
 		}
@@ -57,7 +57,7 @@ func diverging(losses []float64, factor float64) (bad []int) {
 func TestDivergenceOfRecordedCurves(t *testing.T) {
 	for i, losses := range recordedLosses(t) {
 		for _, factor := range []float64{3, 2} {
-			if bad := diverging(losses, factor); bad != nil {
+			if bad := diverging(losses, factor, math.Log(4096)); bad != nil {
 				t.Errorf("leg %d, factor %g: healthy steps %v diverge", i, factor, bad)
 			}
 			contracttest.Cases(t, len(losses))
@@ -69,10 +69,10 @@ func TestDivergenceOfRecordedCurves(t *testing.T) {
 				blown[k] = 38 + float64(k-at)
 				want = append(want, k)
 			}
-			if bad := diverging(blown, 3); !slices.Equal(bad, want) {
+			if bad := diverging(blown, 3, math.Log(4096)); !slices.Equal(bad, want) {
 				t.Errorf("leg %d: steps %v diverge, want %v", i, bad, want)
 			}
-			if bad := diverging(blown, 0); bad != nil {
+			if bad := diverging(blown, 0, math.Log(4096)); bad != nil {
 				t.Errorf("switched off, steps %v diverge", bad)
 			}
 		}
@@ -82,20 +82,20 @@ func TestDivergenceOfRecordedCurves(t *testing.T) {
 // The limit is a median and a distance from the first loss: neither an outlier nor a loss near 0 moves it far.
 func TestDivergenceLimit(t *testing.T) {
 	var tr trend
-	if got := tr.limit(3); got != 0 {
+	if got := tr.limit(3, 0); got != 0 {
 		t.Errorf("the first step has the limit %g", got)
 	}
 	tr.add(8)
-	if got := tr.limit(0); got != 0 {
+	if got := tr.limit(0, 0); got != 0 {
 		t.Errorf("switched off, the limit is %g", got)
 	}
-	if got := tr.limit(3); got != 24 {
+	if got := tr.limit(3, 0); got != 24 {
 		t.Errorf("after one loss of 8: %g, want 24", got)
 	}
 	for range 100 {
 		tr.add(0.01)
 	}
-	if got := tr.limit(3); got != 9 || len(tr.Recent) != 100 {
+	if got := tr.limit(3, 0); got != 9 || len(tr.Recent) != 100 {
 		t.Errorf("after losses near 0: %g of %d, want 1 above the first", got, len(tr.Recent))
 	}
 	contracttest.Cases(t, 4)
@@ -103,10 +103,30 @@ func TestDivergenceLimit(t *testing.T) {
 	for k := range 250 {
 		rising.add(float64(k))
 		last := min(k+1, 100) // the losses from k+1−last to k: their upper median
-		if got, want := rising.limit(3), max(3*float64(k+1-last+last/2), 1); got != want {
+		if got, want := rising.limit(3, 0), max(3*float64(k+1-last+last/2), 1); got != want {
 			t.Fatalf("after the losses 0 to %d the limit is %g, want %g: three times the median of the last %d", k, got, want, last)
 		}
 		contracttest.Cases(t, 1)
+	}
+}
+
+// Rows differ: an easy first one makes no divergence of those after it, as long as they are not above what knowing
+// nothing costs, and a loss above that is found at once. Eight losses are a trend, by which the same loss is refused.
+func TestDivergenceOfFewLosses(t *testing.T) {
+	uniform := math.Log(4096) // 8.3
+	for _, c := range []struct {
+		losses []float64
+		want   []int
+	}{
+		{[]float64{2.2, 6.8, 6.9, 8.5}, nil},
+		{[]float64{2.2, 9.4, 9.3}, []int{1}},
+		{[]float64{2, 2, 2, 2, 2, 2, 2, 6.8}, nil},
+		{[]float64{2, 2, 2, 2, 2, 2, 2, 2, 6.8, 2}, []int{8}},
+	} {
+		contracttest.Cases(t, 1)
+		if bad := diverging(c.losses, 3, uniform); !slices.Equal(bad, c.want) {
+			t.Errorf("of %v steps %v diverge, want %v", c.losses, bad, c.want)
+		}
 	}
 }
 
@@ -156,13 +176,13 @@ func TestDivergingStepChangesNothing(t *testing.T) {
 		tr = fresh()
 		before := trainingState(t, tr)
 		first := loss - trendRoom - 1e-9
-		tr.losses = trend{First: &first, Recent: []float64{first}}
+		tr.losses = trend{First: &first, Recent: slices.Repeat([]float64{first}, trendStart)}
 		rec, err := tr.Apply(context.Background(), next)
 		if !errors.Is(err, ErrDiverged) || !Refused(err) || !rec.Finite || !rec.Diverged || rec.Loss != loss || rec.Loss <= rec.MaxLoss || rec.Bad == "" {
 			t.Fatalf("micro-batches of %d: record %+v, error %v; the loss was %g", micro, rec, err, loss)
 		}
 		sameState(t, "refused", trainingState(t, tr), before)
-		if tr.Steps != 2 || tr.Optimizer.Applied != 1 || len(tr.losses.Recent) != 1 || *tr.losses.First != first {
+		if tr.Steps != 2 || tr.Optimizer.Applied != 1 || len(tr.losses.Recent) != trendStart || *tr.losses.First != first {
 			t.Errorf("micro-batches of %d: %d steps, %d applied, trend %+v", micro, tr.Steps, tr.Optimizer.Applied, tr.losses)
 		}
 		tr.Steps, first = 1, loss-trendRoom+1e-9
@@ -177,7 +197,7 @@ func TestDivergingStepChangesNothing(t *testing.T) {
 // and resumed; one that gives up counts the refused steps before the stop in.
 func TestResumeAmongRefusedSteps(t *testing.T) {
 	c := tinyConfig(t)
-	c.LR, c.Steps, c.WarmupSteps, c.MaxLossRatio, c.CheckpointEvery = 0.13, 16, 0, 1, 1
+	c.LR, c.Steps, c.WarmupSteps, c.MaxLossRatio, c.CheckpointEvery = 0.13, 16, 10, 1, 1
 	_, want := mustRun(t, c, 0)
 	steps := readSteps(t, c)
 	var refused []int
@@ -186,7 +206,7 @@ func TestResumeAmongRefusedSteps(t *testing.T) {
 			refused = append(refused, k)
 		}
 	}
-	if !slices.Equal(refused, []int{3, 4}) {
+	if !slices.Equal(refused, []int{9, 10}) {
 		t.Fatalf("steps %v are refused: the test needs two in a row, and a run that goes on", refused)
 	}
 	resume := func(c Config, stop int) error {
@@ -197,7 +217,7 @@ func TestResumeAmongRefusedSteps(t *testing.T) {
 		_, _, err := runOnce(t, c, 0, 0)
 		return err
 	}
-	for _, stop := range []int{3, 4, 5, 6} {
+	for _, stop := range []int{9, 10, 11, 12} {
 		broken := in(t, c)
 		if err := resume(broken, stop); err != nil {
 			t.Fatal(err)
@@ -209,7 +229,7 @@ func TestResumeAmongRefusedSteps(t *testing.T) {
 		contracttest.Cases(t, 1)
 	}
 	lost := in(t, c)
-	lost.LR = 3
+	lost.LR, lost.WarmupSteps = 3, 0
 	if err := resume(lost, 3); fault.KindOf(err) != fault.Diverged {
 		t.Fatalf("error %v, want one of kind diverged", err)
 	}

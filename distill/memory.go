@@ -234,7 +234,14 @@ func (d DryRun) Plan(c Choice) (plan.Plan, error) {
 		return p, err
 	}
 	p.Largest = &largest
-	return p, d.refusal(p)
+	one := int64(0)
+	if largest.Size == 0 {
+		c.BatchSize = 1
+		if one, err = d.request(c, target).Need(d.Record); err != nil {
+			return p, err
+		}
+	}
+	return p, d.refusal(p, one)
 }
 
 // searched is how many positions the steps have that LargestBatch looks at, about: a dry run takes time for each. Larger steps than
@@ -261,9 +268,11 @@ func (d DryRun) largestBatch(c Choice, target dry.Target) (plan.LargestBatch, er
 	return plan.LargestBatch{Size: n, IsBound: n == int(limit) && limit < most}, err
 }
 
-// refusal is the fault of a step that does not fit; its hint ends with the plan's table.
-func (d DryRun) refusal(p plan.Plan) error {
-	hint := "not even rows one at a time fit: lower --seq-len, or choose smaller models"
+// refusal is the fault of a step that does not fit; its hint ends with the plan's table. one is what a
+// batch of one row takes, where that does not fit either.
+func (d DryRun) refusal(p plan.Plan, one int64) error {
+	hint := fmt.Sprintf("not even --batch-size 1 fits, which needs %s: lower --seq-len, or choose smaller models",
+		plan.Amount(one))
 	if l := p.Largest; l.Size > 0 && l.IsBound {
 		hint = fmt.Sprintf("a batch size of %d fits, larger ones were not looked at: lower --batch-size, --grad-accum or --seq-len", l.Size)
 	} else if l.Size > 0 {

@@ -98,7 +98,8 @@ type Record struct {
 //
 // (Hinton et al. 2015, arXiv:1503.02531), what Hidden and Maps add, and Balance times the load-balance loss of the
 // student's experts, which is in the gradient but neither judged nor logged. If the loss or the gradient norm is not finite it returns ErrNonFinite, and if
-// L > max(MaxLossRatio × the median of the last 100 steps applied, the first one's + 1) ErrDiverged; weights, moments and
+// L > max(MaxLossRatio × the median of the last 100 steps applied, the first one's + 1) ErrDiverged
+// (of the first 8 steps: see trendStart); weights, moments and
 // the count of updates are then as before, and so are the losses that the next step is judged by. A batch without targets
 // has no mean: it is a fault of kind Invalid, and nothing is done.
 func (t *Trainer) Apply(ctx context.Context, b corpus.Batch) (Record, error) {
@@ -222,7 +223,8 @@ func (t *Trainer) scalars() device.Scalars {
 		t.Maps.begin(t.Steps)
 		sc.Weights[device.AttentionTransfer] = t.Maps.each()
 	}
-	sc.MaxLoss = t.losses.limit(t.MaxLossRatio)
+	// Where all ids are alike, a student has a cross-entropy of ln V, and as high a divergence if its teacher is sure.
+	sc.MaxLoss = t.losses.limit(t.MaxLossRatio, (sc.CEWeight+sc.DWeight)*math.Log(float64(max(1, t.Loss.Vocab))))
 	return sc
 }
 

@@ -10,6 +10,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"apr/device"
@@ -180,7 +181,7 @@ func fetching(rec *dry.Record, n int64) float64 {
 	return float64(n) / rec.Link
 }
 
-// Table prints the memory of a step by component, in GiB.
+// Table prints the memory of a step by component.
 func (m Memory) Table() string {
 	rows := []Row{
 		{"teacher", m.Teacher}, {"student", m.Student}, {"gradients", m.Gradients}, {"optimizer", m.Optimizer},
@@ -198,10 +199,14 @@ type Row struct {
 	Bytes int64
 }
 
-// Table prints amounts of memory in GiB, a line each, then what is available, 0 if that is not known, and the reserve, if there is one.
+// Table prints amounts of memory, a line each, then what is available, 0 if that is not known, and the reserve,
+// if there is one. All are in MiB where the largest row is below 10 GiB, as Amount writes it, else in GiB.
 func Table(rows []Row, available, reserve int64) string {
 	var b strings.Builder
-	line := func(name string, bytes int64) { fmt.Fprintf(&b, "%-16s %9.3f GiB\n", name, GiB(bytes)) }
+	line := func(name string, bytes int64) { fmt.Fprintf(&b, "%-16s %9.1f MiB\n", name, float64(bytes)/(1<<20)) }
+	if slices.ContainsFunc(rows, func(r Row) bool { return r.Bytes >= 10<<30 }) {
+		line = func(name string, bytes int64) { fmt.Fprintf(&b, "%-16s %9.3f GiB\n", name, GiB(bytes)) }
+	}
 	for _, r := range rows {
 		line(r.Name, r.Bytes)
 	}

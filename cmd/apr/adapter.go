@@ -99,11 +99,32 @@ func (w *rewriting) adapterFiles() []string {
 	return append(keep.ModelFiles(path), filepath.Join(path, "adapter_config.json"), filepath.Join(path, "adapter_model.safetensors"))
 }
 
+// ownAdapter takes the adapter of the run that is exported, where no other is named.
+func (w *rewriting) ownAdapter(e *cli.Env) error {
+	if w.adapter != "" {
+		return nil
+	}
+	run, err := runHere(w.file, runsFolderOf(e))
+	switch {
+	case err != nil:
+		return err
+	case run == "":
+		return fault.New(fault.Usage, "--adapter-only has no effect without --adapter, or a run of --lora for the model").
+			WithHint("--adapter takes a folder of PEFT, a run of --lora, or a .gguf file")
+	case !isFolder(filepath.Join(run, "adapter")):
+		return fault.In(fault.Usage, run, "has no adapter: --adapter-only is for a run of --lora").
+			WithHint("without --adapter-only the student is exported")
+	}
+	w.adapter = run
+	return nil
+}
+
 // writeAdapter writes the adapter alone in the other form: a folder of PEFT, or a GGUF file.
 func (w *rewriting) writeAdapter(ctx context.Context, e *cli.Env) (cli.Result, error) {
+	if err := w.ownAdapter(e); err != nil {
+		return nil, err
+	}
 	switch {
-	case w.adapter == "":
-		return nil, fault.New(fault.Usage, "--adapter-only has no effect without --adapter")
 	case w.scheme != "" || w.plan:
 		return nil, fault.New(fault.Usage, "--adapter-only writes float32: --quantize and --plan have no effect")
 	}

@@ -35,7 +35,7 @@ const largestCollective = 4 << 30
 // readSizes reads sizes with commas between, each a multiple of 4 bytes.
 func readSizes(text string) (all []int64, err error) {
 	for part := range strings.SplitSeq(text, ",") {
-		n, err := parseSize(strings.TrimSpace(part))
+		n, err := cli.ParseSize(strings.TrimSpace(part))
 		if err != nil {
 			return nil, err
 		}

@@ -79,12 +79,14 @@ func (d *dispatchOptions) own() []cli.Option {
 			Help: "slurm, k8s: nodes or pods that train together, with --gpus ranks on each, or their part of --world-size"},
 		{Name: "dry-run", Value: cli.Bool(&d.dryRun, false), Help: "show checks, command, script or manifest; start nothing"},
 		{Name: "follow", Value: cli.Bool(&d.follow, false), Help: "print the run's steps until it ends, then exit with its code; local and ssh only"},
-		{Name: "min-disk", Value: cli.Checked(&d.minDisk, "15GB", func(s string) error { _, err := parseSize(s); return err }), Help: "refuse to start with less free disk than this, or than the plan needs"},
+		{Name: "min-disk", Value: cli.Checked(&d.minDisk, "15GB", isSize),
+			Help: "refuse to start with less free disk than this, or than the plan needs"},
 		{Name: "grace", Value: cli.Duration(&d.grace, 30*time.Second), Help: "time between a scheduler's warning and its kill; a checkpoint must fit into it"},
 		{Name: "time", Value: cli.Duration(&d.limit, 24*time.Hour), Help: "slurm: time limit of the job; a job that reaches it goes back into the queue"},
 		{Name: "phase", Value: cli.Checked(&d.phase, "", oneLine), Default: "unknown", Help: "note in the record which phase of the work the run belongs to"},
 		{Name: "falsifier", Value: cli.Checked(&d.falsifier, "", oneLine), Default: "unknown", Help: "note in the record what would show the run's claim to be false, such as the id of a falsification test"},
-		{Name: "memory", Value: cli.Float(&d.memory, 0).Above(0), Default: "all free memory", Help: "device memory of the other machine, in GiB; with --backend cuda, this machine needs no GPU"},
+		{Name: "memory", Value: cli.GiB(&d.memory), Default: "all free memory",
+			Help: "device memory of the other machine: 24 (GiB), 24GiB, 16GB; with --backend cuda, this machine needs no GPU"},
 	}
 }
 

@@ -167,7 +167,7 @@ func (i *inspection) checkModels(context.Context) (verdict, error) {
 }
 
 func (i *inspection) checkDisk(context.Context) (verdict, error) {
-	least, err := parseSize(i.minDisk)
+	least, err := cli.ParseSize(i.minDisk)
 	if err != nil {
 		return verdict{}, fault.New(fault.Usage, "--min-disk: %v", err)
 	}

@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
-	"math"
 	"os"
 	"path"
 	"path/filepath"
@@ -224,26 +223,10 @@ func (d *dispatchOptions) render(j *dispatch.Job, r *dispatchResult) error {
 	return nil
 }
 
-// units of sizes; longer names first.
-var units = []struct {
-	name  string
-	bytes float64
-}{
-	{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1 << 40}, {"kB", 1e3}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}, {"B", 1},
-}
-
-// parseSize reads a size such as 15GB or 1.5TiB.
-func parseSize(s string) (int64, error) {
-	for _, u := range units {
-		if number, ok := strings.CutSuffix(s, u.name); ok {
-			v, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
-			if n := v * u.bytes; err == nil && n >= 0 && n < math.MaxInt64 {
-				return int64(n), nil
-			}
-			break
-		}
-	}
-	return 0, fmt.Errorf("%q is no size: a number and B, kB, MB, GB, TB, KiB, MiB, GiB or TiB", s)
+// isSize refuses what is no size.
+func isSize(s string) error {
+	_, err := cli.ParseSize(s)
+	return err
 }
 
 // flushed brings every write to whoever reads it now.

@@ -134,7 +134,7 @@ func (i *inspection) cacheBytes(s *distill.CacheSize) int64 {
 
 // checkShards looks whether every process has a shard.
 func (i *inspection) checkShards(s *distill.CacheSize) (verdict, error) {
-	each, err := parseSize(i.ShardSize)
+	each, err := cli.ParseSize(i.ShardSize)
 	if err != nil || each == 0 {
 		return verdict{}, fault.New(fault.Usage, "--shard-size %s: a shard is not empty", i.ShardSize)
 	}
@@ -150,7 +150,7 @@ func (i *inspection) checkShards(s *distill.CacheSize) (verdict, error) {
 func (i *inspection) checkCacheDisk(s *distill.CacheSize) (verdict, error) {
 	need := i.cacheBytes(s)
 	if i.e.Settings.Given("min-disk") {
-		least, err := parseSize(i.minDisk)
+		least, err := cli.ParseSize(i.minDisk)
 		if err != nil {
 			return verdict{}, fault.New(fault.Usage, "--min-disk: %v", err)
 		}

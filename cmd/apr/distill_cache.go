@@ -37,7 +37,8 @@ func (o *distillOptions) cacheTable() []cli.Option {
 			Help: "of TEACHER tcp://HOST:PORT: trust certificates that these, in PEM, have signed, and no others"},
 		{Name: "shard", Value: cli.Checked(&o.Shard, "0/1", func(s string) error { _, _, err := parseShard(s); return err }), Help: "precompute: make every N-th shard from shard I on, as one of N processes: I/N, I from 0; unasked by JOB_COMPLETION_INDEX with --shard-count, or by a Slurm array"},
 		{Name: "shard-count", Value: cli.Int(&o.ShardCount, 0).AtLeast(1), Default: "from --shard or the Slurm array", Help: "precompute: number of processes that share the shards: the completions of an Indexed Job"},
-		{Name: "shard-size", Value: cli.Checked(&o.ShardSize, "64MB", func(s string) error { _, err := parseSize(s); return err }), Help: "precompute: size of a shard, about; one smaller than a pass of the teacher makes its passes smaller"},
+		{Name: "shard-size", Value: cli.Checked(&o.ShardSize, "64MB", isSize),
+			Help: "precompute: size of a shard, about; one smaller than a pass of the teacher makes its passes smaller"},
 	}
 }
 
@@ -110,7 +111,7 @@ func (o *distillOptions) cacheJob(e *cli.Env) (distill.CacheJob, error) {
 	}
 	size := int64(0)
 	if e.Settings.Given("shard-size") {
-		if size, err = parseSize(o.ShardSize); err != nil || size == 0 {
+		if size, err = cli.ParseSize(o.ShardSize); err != nil || size == 0 {
 			return distill.CacheJob{}, fault.New(fault.Usage, "--shard-size %s: a shard is not empty", o.ShardSize)
 		}
 	}

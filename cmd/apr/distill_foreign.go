@@ -83,6 +83,8 @@ var distillAdvice = advise(map[string]string{
 	"memory is planned, and the batch cut to fit: leave it out":                                            "auto-find-batch-size dataloader-num-workers dataloader-pin-memory group-by-length",
 	"the content decides which form records have: apr help data":                                           "type dataset-format data-format ds-type format",
 	"apr does distillation alone":                                                                          "rl reward-model dpo ppo grpo",
+
+	"distill takes what is free; apr plan --memory 24 says what fits": "memory max-memory gpu-memory vram",
 })
 
 // advise turns texts with the words they are for into advice by word.

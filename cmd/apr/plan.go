@@ -24,7 +24,8 @@ func planCommand() *cli.Command {
 	table := append(ofDistill(o.table()),
 		cli.Option{Name: "shape", Replaces: fileOptions, Value: cli.String(&p.shape, ""), Help: "plan for published shapes TEACHER:STUDENT instead of files; apr bench --help lists them"},
 		cli.Option{Name: "no-probe", Value: cli.Bool(&p.noProbe, false), Help: "skip the timed probe: no estimate of time, teacher backend by rule"},
-		cli.Option{Name: "memory", Value: cli.Float(&p.memory, 0).Above(0), Default: "all free memory", Help: "plan for this many GiB of free device memory; with --backend cuda this machine needs no GPU"},
+		cli.Option{Name: "memory", Value: cli.GiB(&p.memory), Default: "all free memory",
+			Help: "plan for this much free device memory: 24 (GiB), 512MiB, 16GB; --backend cuda: this machine needs no GPU"},
 	)
 	table = append(table, p.clusterTable()...)
 	for i := range table {
@@ -247,7 +248,7 @@ func (r *planResult) Text(p *cli.Page) {
 	}
 	pairs = append(pairs, r.control()...)
 	p.Printf("\n")
-	p.Pairs(pairs...)
+	p.Wrapped(pairs...)
 }
 
 // control says whether a control is trained, and what it takes beyond the time of the student.

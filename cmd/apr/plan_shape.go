@@ -179,7 +179,7 @@ func (r *shapePlan) fetches() string {
 // Text prints the plan.
 func (r *shapePlan) Text(p *cli.Page) {
 	p.Printf("%s\n", r.Memory.Table())
-	p.Pairs("verdict", strings.ReplaceAll(r.Verdict, "_", " "), "device", r.Device, "step", r.Setting,
+	p.Wrapped("verdict", strings.ReplaceAll(r.Verdict, "_", " "), "device", r.Device, "step", r.Setting,
 		"teacher", fmt.Sprintf("%s, its weights in %s%s", r.TeacherBackend, r.TeacherTypes, r.fetches()),
 		"largest batch", largestBatch(r.LargestBatch))
 }

@@ -51,12 +51,12 @@ func (r runsShowResult) Text(p *cli.Page) {
 				rows = append(rows, "  "+row.Name, shortHashes(row.Value))
 			}
 		}
-		printWrapped(p, rows)
+		p.Wrapped(rows...)
 	}
 	if len(v.Events) > 0 {
 		p.Printf("\n%s\n", p.Bold("Decisions"))
 	}
-	printWrapped(p, decisionRows(v.Events))
+	p.Wrapped(decisionRows(v.Events)...)
 	if len(r.Steps) > 0 {
 		p.Printf("\n%s\n", p.Bold("Steps"))
 	}
@@ -77,25 +77,6 @@ func (r runsShowResult) next() []string {
 		return []string{"next", "apr runs diagnose " + runName(r.RunDir, r.dir), "", resumeCommand(r.RunDir, r.dir)}
 	}
 	return nil
-}
-
-// printWrapped prints names and values as Page.Pairs does, values wrapped to the page.
-func printWrapped(p *cli.Page, rows []string) {
-	width := 0
-	for i := 0; i+1 < len(rows); i += 2 {
-		width = max(width, len(rows[i]))
-	}
-	room := 0
-	if p.Columns() > 0 {
-		room = max(20, p.Columns()-width-2)
-	}
-	for i := 0; i+1 < len(rows); i += 2 {
-		name := rows[i]
-		for line := range strings.SplitSeq(cli.Wrap(cli.Clean(rows[i+1]), room), "\n") {
-			p.Printf("%-*s  %s\n", width, name, line)
-			name = ""
-		}
-	}
 }
 
 // decisionRows are the time and the text of decisions. One that a resumed run has taken again, for the same reason, is told once.

@@ -24,23 +24,31 @@ var kindNames = map[tokenizer.Kind]string{
 }
 
 func tokenizeInspect() *cli.Command {
-	var model, template string
+	var model, template, textField, messagesField string
 	var text textOptions
 	var record int
 	return &cli.Command{
 		Name: "inspect", Short: "Show each token of a training document with its mask",
-		Long: "Show the tokens of a document as training sees them, with the end-of-text id behind it, each with its mask: 1 where it\n" +
-			"counts as a target. In a file of records, such as .jsonl and .parquet, --record chooses one. In a conversation only the assistant's turns are targets.",
-		Example: "apr tokenize inspect model-folder -p 'func main() {'\napr tokenize inspect model-folder -f chat.jsonl --record 3", Exits: tokenizeExits,
-		Options: append([]cli.Option{
+		Long: "Show the tokens of a document as training sees them, with the end-of-text id behind it, each with its\n" +
+			"mask: 1 where it counts as a target. In a file of records, such as .jsonl, .parquet and .csv,\n" +
+			"--record chooses one. In a conversation only the assistant's turns are targets.",
+		Example: "apr tokenize inspect model-folder -p 'func main() {'\n" +
+			"apr tokenize inspect model-folder -f chat.jsonl --record 3\n" +
+			"apr tokenize inspect model-folder -f table.csv --text-field body",
+		Exits: tokenizeExits,
+		Options: append(append([]cli.Option{
 			{Name: "model", Arg: true, Required: true, Model: true, Value: cli.String(&model, ""), Help: "model, or folder with tokenizer.json"},
 			{Name: "record", Value: cli.Int(&record, 1).AtLeast(1), Help: "take this record of the file, from 1"},
 			{Name: "chat-template", Path: true, Keywords: []string{"auto", "none", "chatml"}, Value: cli.String(&template, "auto"), Help: "chat template: auto (the model's own), chatml, none, or a file with a Jinja template"},
-		}, text.table()...),
+		}, fieldOptions(&textField, &messagesField)...), text.table()...),
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) {
 			if text.file == "" || text.file == "-" {
 				why := "with a text that is no file"
-				err := refuseIdle([]idle{{"record", e.Settings.Changed("record"), why}, {"chat-template", e.Settings.Changed("chat-template") && template != "none", why}})
+				err := refuseIdle([]idle{
+					{"record", e.Settings.Changed("record"), why},
+					{"chat-template", e.Settings.Changed("chat-template") && template != "none", why},
+					{"text-field", e.Settings.Given("text-field"), why}, {"messages-field", e.Settings.Given("messages-field"), why},
+				})
 				if err != nil {
 					return nil, err
 				}
@@ -53,7 +61,7 @@ func tokenizeInspect() *cli.Command {
 			if err != nil {
 				return nil, err
 			}
-			doc, err := document(ctx, e, &text, record)
+			doc, err := document(ctx, e, &text, record, readOptions(e.Settings, textField, messagesField))
 			if err != nil {
 				return nil, err
 			}
@@ -66,14 +74,16 @@ func tokenizeInspect() *cli.Command {
 var errFound = errors.New("found")
 
 // document returns the text of the options, or one record of the file.
-func document(ctx context.Context, e *cli.Env, text *textOptions, record int) (corpus.Document, error) {
+func document(ctx context.Context, e *cli.Env, text *textOptions, record int, fields corpus.ReadOptions) (
+	doc corpus.Document, _ error,
+) {
 	if e.Settings.Given("prompt") || text.file == "-" || text.file == "" {
 		s, err := text.text(e)
 		return corpus.Document{Text: s}, err
 	}
-	var doc corpus.Document
 	n := 0
-	_, err := corpus.Read(ctx, []string{text.file}, corpus.ReadOptions{AnyText: true}, func(d corpus.Document) error {
+	fields.AnyText = true
+	report, err := corpus.Read(ctx, []string{text.file}, fields, func(d corpus.Document) error {
 		n++
 		if n == record {
 			doc = d
@@ -83,7 +93,7 @@ func document(ctx context.Context, e *cli.Env, text *textOptions, record int) (c
 	})
 	switch {
 	case errors.Is(err, errFound):
-		return doc, nil
+		return doc, report.Idle(nil, e.Settings.Asked("text-field", "messages-field"))
 	case err != nil:
 		return doc, err
 	}

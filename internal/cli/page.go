@@ -108,6 +108,28 @@ func (p *Page) Pairs(kv ...string) {
 	}
 }
 
+// Wrapped is Pairs with values wrapped to the page, and without commands.
+func (p *Page) Wrapped(kv ...string) {
+	width, room := 0, 0
+	for i := 0; i+1 < len(kv); i += 2 {
+		if kv[i+1] != "" {
+			width = max(width, lipgloss.Width(Clean(kv[i])))
+		}
+	}
+	if p.width > 0 {
+		room = max(20, p.width-width-2)
+	}
+	for i := 0; i+1 < len(kv); i += 2 {
+		key := Clean(kv[i])
+		for line := range strings.SplitSeq(Wrap(Clean(kv[i+1]), room), "\n") {
+			if line != "" {
+				p.Printf("%s%s  %s\n", p.Bold(key), strings.Repeat(" ", width-lipgloss.Width(key)), line)
+			}
+			key = ""
+		}
+	}
+}
+
 // Table prints rows under headers; a header beginning with ">" aligns its column to the right. Headers and
 // cells are cleaned of control characters. A table wider than the page is wrapped.
 func (p *Page) Table(headers []string, rows [][]string) {

@@ -33,6 +33,8 @@ func expected(v Value) string {
 		return "one of " + strings.Join(v.words, ", ")
 	case *listValue:
 		return "a text or a list of texts"
+	case *sizeValue:
+		return "a number of GiB, or a size with its unit such as 512MiB"
 	case *durationValue:
 		return "a duration such as 90s, 10m or 1h30m"
 	case *stringValue:
