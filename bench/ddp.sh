@@ -4,11 +4,11 @@
 # usage: bench/ddp.sh APR DIR
 #   LIMIT=SECONDS  begins no measurement after so many seconds, and ends each by then (330)
 #   ONLY="exact world speed ddp faults"  parts, in this order; "overlap" is one more: the same step with what ranks exchange
-#     beside it and by itself (APR_NCCL_OVERLAP=0), and with fewer thread blocks for NCCL (NCCL_MAX_CTAS)
-#   CTAS="4 8 16"  how many
+#     beside it, by itself (APR_NCCL_OVERLAP=0), before it (first), and with fewer thread blocks for NCCL (NCCL_MAX_CTAS)
+#   CTAS="8 16"  how many
 #   PAIRS="7b:0.5b 1.5b:0.5b"  BATCH=8 (rows of each GPU)  SEQ=1024
 # About: exact 30 s, world 30 s, speed 60 s a pair and 40 s with fp8, ddp 60 s a pair, faults 40 s,
-# overlap 20 s a pair and variant, of which there are 2 and one for each of CTAS.
+# overlap 20 s a pair and variant, of which there are 3 and one for each of CTAS.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 apr=$(realpath "$1") out=$2
@@ -46,6 +46,7 @@ exact() { # gradients of one GPU and of two
 	timed 40 exact-2 "$apr" distill $common --batch-size 16 --steps 1 --dtype f32 --gpus 2 -o "$temp/e2"
 	timed 40 bits-1 "$apr" distill $common --batch-size 16 --steps 5 --gpus 2 -o "$temp/b1"
 	timed 40 bits-2 "$apr" distill $common --batch-size 16 --steps 5 --gpus 2 -o "$temp/b2"
+	APR_NCCL_OVERLAP=0 timed 40 bits-3 "$apr" distill $common --batch-size 16 --steps 5 --gpus 2 -o "$temp/b3"
 	python3 - "$temp" <<-'PY' 2>&1 | tee -a "$log"
 		import sys, json, struct, glob, array
 		t = sys.argv[1]
@@ -64,6 +65,7 @@ exact() { # gradients of one GPU and of two
 		except Exception as e: print("exactness: not measured:", e)
 	PY
 	cmp -s "$temp/b1/student.apr" "$temp/b2/student.apr" && say "bits: two runs on 2 GPUs are equal" || say "bits: two runs on 2 GPUs DIFFER"
+	cmp -s "$temp/b1/student.apr" "$temp/b3/student.apr" && say "bits: and to one without overlap" || say "bits: one without overlap DIFFERS"
 }
 
 world() { # a rank dies mid-run under =world, and the run goes on
@@ -119,16 +121,16 @@ speed() { # NAME FLAGS…: both cards alone at the same time, then together
 
 overlap() { # what two GPUs exchange: beside the step and by itself, with that many thread blocks
 	local name=${pair//:/-} on ctas
-	for on in 1 0; do
+	for on in 1 0 first; do
 		APR_NCCL_OVERLAP=$on step "overlap$on-$name" 2 0,1
 	done
-	for ctas in ${CTAS:-4 8 16}; do
+	for ctas in ${CTAS:-8 16}; do
 		NCCL_MAX_CTAS=$ctas step "overlap1-$name-$ctas" 2 0,1
 	done
-	python3 - "$out" "$name" "${CTAS:-4 8 16}" <<-'PY' 2>&1 | tee -a "$log"
+	python3 - "$out" "$name" "${CTAS:-8 16}" <<-'PY' 2>&1 | tee -a "$log"
 		import json, sys
 		out, name, ctas = sys.argv[1:]
-		for what, file in [("beside the step", f"overlap1-{name}"), ("by itself", f"overlap0-{name}")] + [(f"beside, NCCL_MAX_CTAS={c}", f"overlap1-{name}-{c}") for c in ctas.split()]:
+		for what, file in [("beside the step", f"overlap1-{name}"), ("by itself", f"overlap0-{name}"), ("beside and first", f"overlapfirst-{name}")] + [(f"beside, NCCL_MAX_CTAS={c}", f"overlap1-{name}-{c}") for c in ctas.split()]:
 		    try:
 		        s = json.load(open(f"{out}/ranks-{file}.json"))["step"]; p = s["phases_ms"]
 		        print(f"overlap {name}, {what}: {s['tokens_per_second']:.0f} tokens/s; step {s['median_ms']:.2f} ms, p95 {s['p95_ms']:.2f}; waiting for ranks {p.get('exchange', 0):.2f}, student backward {p['student_backward']:.2f}, teacher {p['teacher']:.2f}, optimizer {p['optimizer']:.2f} ms")

@@ -95,7 +95,7 @@ func (d *Device) Join(rank, world int, id []byte) error {
 	if d.group != nil {
 		panic("cuda: the device has joined a group already")
 	}
-	late, err := travelsLate()
+	away, err := newTravels()
 	if err != nil {
 		return err
 	}
@@ -104,7 +104,7 @@ func (d *Device) Join(rank, world int, id []byte) error {
 		return err
 	}
 	copy(of[:], id)
-	g := &group{nccl: n, rank: rank, world: world, ticker: make(chan struct{}), travels: travels{late: late}}
+	g := &group{nccl: n, rank: rank, world: world, ticker: make(chan struct{}), travels: away}
 	err = d.ctx.Do(func(t *driver.Thread) (err error) {
 		if err = g.travels.open(t); err == nil {
 			g.comm, err = n.Init(t, world, rank, of)

@@ -140,6 +140,19 @@ func TestPart(t *testing.T) {
 	if errs[0] == nil || !errors.Is(errs[1], cause) {
 		t.Errorf("errors %v", errs)
 	}
+	errs = ranks(t, 2, func(r int, d *cuda.Device, s device.Exchanger) error { // of what is on its way
+		params := sharedParams(d, r, 2)
+		if r == 1 {
+			d.Part(cause)
+		}
+		s.SendGradients(params)
+		s.Arrive()
+		_, err := own(s, params[1])
+		return err
+	})
+	if errs[0] == nil || !errors.Is(errs[1], cause) {
+		t.Errorf("errors %v of what is on its way", errs)
+	}
 }
 
 // Two ranks on one device, and a library that is not there, are refused by name.
@@ -193,7 +206,7 @@ func own(s device.Stream, p *device.Param) ([]float32, error) {
 // Gradients that are sent in pieces, beside other operations and late products of their own stream, are the sums that
 // ReduceGradients makes of all at once; so are they with nothing beside. One that is owed zeros sends zeros.
 func TestSendGradients(t *testing.T) {
-	for _, overlap := range []string{"1", "0"} {
+	for _, overlap := range []string{"1", "first", "0"} {
 		for _, world := range severalDevices(t)[1:] { // above one
 			t.Run(fmt.Sprint(overlap, " ", world), func(t *testing.T) {
 				t.Setenv(cuda.OverlapVariable, overlap)

@@ -31,6 +31,7 @@ const (
 // travels is what is on its way between the ranks, and the stream on which it is.
 type travels struct {
 	late   bool // OverlapVariable is 0
+	first  bool // it is first
 	stream driver.Stream
 	ready  driver.Event // on the device's stream: weights are there to be sent
 	// From when the device's stream could have gone on, and when what it waits for had arrived.
@@ -41,25 +42,32 @@ type travels struct {
 	turn int                      // of weights
 }
 
-// OverlapVariable set to 0 lets everything travel by itself, for measurements of what that costs. Bits are the same.
+// OverlapVariable is for measurements. 0 lets everything travel by itself; first lets its thread blocks start before
+// those of what is computed beside it, which otherwise take turns. Bits are the same.
 const OverlapVariable = "APR_NCCL_OVERLAP"
 
-// travelsLate reads OverlapVariable.
-func travelsLate() (bool, error) {
-	switch v := os.Getenv(OverlapVariable); v {
+// newTravels reads OverlapVariable.
+func newTravels() (v travels, err error) {
+	switch how := os.Getenv(OverlapVariable); how {
 	case "", "1":
-		return false, nil
 	case "0":
-		return true, nil
+		v.late = true
+	case "first":
+		v.first = true
 	default:
-		return false, fault.In(fault.Usage, OverlapVariable, "%q is not 0 or 1", v).WithID("E-CUDA-075").
+		err = fault.In(fault.Usage, OverlapVariable, "%q is not 0, 1 or first", how).WithID("E-CUDA-075").
 			WithHint("1 (or unset) exchanges gradients beside the backward pass, 0 after it")
 	}
+	return v, err
 }
 
 // open makes stream and events.
 func (v *travels) open(t *driver.Thread) (err error) {
-	if v.stream, err = t.NewStream(); err != nil {
+	create := t.NewStream
+	if v.first {
+		create = t.NewFirstStream
+	}
+	if v.stream, err = create(); err != nil {
 		return err
 	}
 	if v.ready, err = t.NewEvent(false); err != nil {
