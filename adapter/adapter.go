@@ -43,6 +43,7 @@ type Adapter struct {
 	Modules []Module
 
 	Warnings []string // one line for each doubtful property of the file
+	folder   string   // of PEFT; "": a file
 	doubts   []string // those found in the bytes of A and B; Open puts them into Warnings
 }
 
@@ -183,6 +184,9 @@ func Open(path string, f *modelfile.Files) (*Adapter, error) {
 	slices.SortFunc(a.Modules, func(x, y Module) int { return cmp.Compare(order[x.Slot.Name], order[y.Slot.Name]) })
 	if err := a.judge(path, f); err != nil {
 		return nil, err
+	}
+	if tok, err := f.Tokenizer(); err == nil && a.folder != "" { // a model without one is told where it is needed
+		a.doubts = append(a.doubts, tok.BesideAdapter(a.folder)...)
 	}
 	a.Warnings = append(a.doubts, a.Warnings...)
 	if a.Norms == "" {

@@ -187,7 +187,7 @@ func readPEFT(dir string, c arch.Config, odd bool) (*Adapter, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &Adapter{Base: s.base, Dropout: s.dropout, Norms: f.Metadata()[normsKey]}
+	a := &Adapter{Base: s.base, Dropout: s.dropout, Norms: f.Metadata()[normsKey], folder: dir}
 	slots, used := Slots(c), map[string][]Module{}
 	left := 0
 	for _, name := range slices.Sorted(maps.Keys(by)) {

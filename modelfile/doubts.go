@@ -65,8 +65,9 @@ func (c *Container) CheckStated(odd bool) error {
 			"--allow-odd-weights` writes it").WithID("E-MODEL-052")
 }
 
-// CheckBeside returns what speaks against tok, the model's tokenizer: its own template, the files of a tokenizer in its folder,
-// and a configuration that lost the end of a text or names another one.
+// CheckBeside returns what speaks against tok, the model's tokenizer: its own template, what no published tokenizer of
+// its vocabulary has, the files of a tokenizer in its folder, and a configuration that lost the end of a text or names
+// another one.
 func (c *Container) CheckBeside(tok *tokenizer.Tokenizer) (lines []string) {
 	config, err := c.ReadConfig()
 	switch f := c.Stored.(type) {
@@ -91,6 +92,9 @@ func (c *Container) CheckBeside(tok *tokenizer.Tokenizer) (lines []string) {
 	}
 	if said := tok.ForeignTemplate(); said != "" {
 		lines = append(lines, c.Path+": "+said)
+	}
+	for _, said := range tok.Unpublished() {
+		lines = append(lines, c.Path+": tokenizer: "+said)
 	}
 	return lines
 }

@@ -20,6 +20,11 @@ import (
 // added_tokens.json and special_tokens_map.json. A line names the file and the first token that differs. tokenizer.json
 // counts.
 func (t *Tokenizer) Contradictions(dir string) (lines []string) {
+	return append(t.beside(dir, "tokenizer.json"), configBeside(dir)...)
+}
+
+// beside compares the files of a tokenizer in dir other than tokenizer.json and tokenizer_config.json with what counts.
+func (t *Tokenizer) beside(dir, counts string) (lines []string) {
 	b := &beside{t: t, ids: map[string]int{}}
 	for id, k := range t.tokens {
 		if k.real() {
@@ -47,10 +52,85 @@ func (t *Tokenizer) Contradictions(dir string) (lines []string) {
 			said = "it cannot be read: " + err.Error()
 		}
 		if said != "" {
-			lines = append(lines, fmt.Sprintf("%s: contradicts tokenizer.json, which counts: %s", filepath.Join(dir, f.name), said))
+			lines = append(lines, fmt.Sprintf("%s: contradicts %s, which counts: %s", filepath.Join(dir, f.name), counts, said))
 		}
 	}
-	return append(lines, configBeside(dir)...)
+	return lines
+}
+
+// BesideAdapter compares the tokenizer, which is that of a base model, with the files of a tokenizer in the folder of
+// an adapter. Nothing else is done with them: the base's counts. Lines name the file that says otherwise.
+func (t *Tokenizer) BesideAdapter(dir string) (lines []string) {
+	const counts = "the base's tokenizer"
+	say := func(name, said string) {
+		if said != "" {
+			lines = append(lines, fmt.Sprintf("%s: contradicts %s, which counts: %s", filepath.Join(dir, name), counts, said))
+		}
+	}
+	var config struct {
+		Template any             `json:"chat_template"` // a text, or a list of named ones
+		BOS      json.RawMessage `json:"bos_token"`
+		EOS      json.RawMessage `json:"eos_token"`
+	}
+	for _, name := range []string{"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"} {
+		if _, err := os.Lstat(filepath.Join(dir, name)); errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		text := ""
+		path, err := readfile.Inside(dir, name)
+		if err == nil {
+			text, err = readfile.String(path, maxFile)
+		}
+		said := ""
+		switch {
+		case err != nil:
+		case name == "tokenizer.json":
+			var own *Tokenizer
+			if own, err = Parse(path, text, ""); err == nil {
+				if d := Compare(own, t); d != nil {
+					said = fmt.Sprintf("%s %d is %q, and %q there", d.What, d.At, clip(d.A), clip(d.B))
+				}
+			}
+		case name == "chat_template.jinja":
+			said = t.otherTemplate(text)
+		default:
+			if err = json.Unmarshal([]byte(text), &config); err == nil {
+				own, _ := config.Template.(string)
+				said = t.otherTemplate(own)
+				say(name, t.otherToken("bos_token", config.BOS, t.bos))
+				say(name, t.otherToken("eos_token", config.EOS, t.eos))
+			}
+		}
+		if err != nil {
+			said = "it cannot be read: " + err.Error()
+		}
+		say(name, said)
+	}
+	return append(lines, t.beside(dir, counts)...)
+}
+
+// otherTemplate says that a chat template, if there is one, is not the tokenizer's.
+func (t *Tokenizer) otherTemplate(text string) string {
+	switch text = strings.TrimSpace(text); {
+	case text == "" || text == strings.TrimSpace(t.chatTemplate):
+		return ""
+	case t.chatTemplate == "":
+		return "it has a chat template, and there is none there"
+	}
+	return "its chat template is another one"
+}
+
+// otherToken says that a token that is named in a file, if it is, is not the one with the id that counts.
+func (t *Tokenizer) otherToken(name string, raw json.RawMessage, counts int32) string {
+	text, named := contentOf(raw)
+	switch own := t.name(counts); {
+	case !named:
+	case own == nil:
+		return fmt.Sprintf("its %s is %q, and none is there", name, text)
+	case *own != text:
+		return fmt.Sprintf("its %s is %q, and %q there", name, text, *own)
+	}
+	return ""
 }
 
 // configBeside says that a folder lost tokenizer_config.json, or that its chat template is not that of chat_template.jinja.

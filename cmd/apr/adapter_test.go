@@ -102,20 +102,7 @@ func TestDoubtfulAdapters(t *testing.T) {
 			says: `key "multiplies_by": is a key that is not known, and may change what the adapter computes`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			rng := rand.New(rand.NewPCG(1, 2))
-			a, err := adapter.New(f.Config, []string{"q", "up"}, 8, 16, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for i := range a.Modules {
-				m := &a.Modules[i]
-				m.A, m.B = make([]float32, m.Rank*m.Slot.Shape[1]), make([]float32, m.Rank*m.Slot.Shape[0])
-				for _, v := range [][]float32{m.A, m.B} {
-					for j := range v {
-						v[j] = float32(rng.NormFloat64()) / 100
-					}
-				}
-			}
+			a := smallAdapter(t, f)
 			if tt.change != nil {
 				tt.change(a)
 			}
@@ -144,5 +131,83 @@ func TestDoubtfulAdapters(t *testing.T) {
 				t.Errorf("events: %s", all)
 			}
 		})
+	}
+}
+
+// smallAdapter is an adapter of q and up of a model, of random values.
+func smallAdapter(t *testing.T, f *modelfile.Files) *adapter.Adapter {
+	t.Helper()
+	rng := rand.New(rand.NewPCG(1, 2))
+	a, err := adapter.New(f.Config, []string{"q", "up"}, 8, 16, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range a.Modules {
+		m := &a.Modules[i]
+		m.A, m.B = make([]float32, m.Rank*m.Slot.Shape[1]), make([]float32, m.Rank*m.Slot.Shape[0])
+		for _, v := range [][]float32{m.A, m.B} {
+			for j := range v {
+				v[j] = float32(rng.NormFloat64()) / 100
+			}
+		}
+	}
+	return a
+}
+
+// The files of a tokenizer that lie in an adapter's folder are not used; those that say otherwise than the base are
+// told.
+func TestTokenizerBesideAdapter(t *testing.T) {
+	goModels(t)
+	f, err := modelfile.Open("teacher")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	a := smallAdapter(t, f)
+	for _, tt := range []struct {
+		name, file string
+		change     func(text string) string
+		says       string
+	}{
+		{name: "the base's"},
+		{"another template", "chat_template.jinja", func(string) string { return "{{ messages }}" },
+			"lora/chat_template.jinja: contradicts the base's tokenizer, which counts: its chat template is another one"},
+		{"another end", "tokenizer_config.json", func(text string) string {
+			return strings.Replace(text, `"eos_token"`, `"eos_token": "func", "was"`, 1)
+		}, `lora/tokenizer_config.json: contradicts the base's tokenizer, which counts: its eos_token is "func", and "`},
+		{"another vocabulary", "tokenizer.json", func(text string) string {
+			return strings.NewReplacer(`"fun","c"`, `"cn","uf"`, `"func"`, `"cnuf"`).Replace(text)
+		}, "lora/tokenizer.json: contradicts the base's tokenizer, which counts: "},
+		{"a token more", "added_tokens.json", func(string) string { return `{"<|tool|>": 4096}` },
+			`the first "<|tool|>", which has the id 4096 and is no token there`},
+	} {
+		contracttest.Cases(t, 1)
+		if err := os.RemoveAll("lora"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := a.SavePEFT("lora", true); err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range []string{"tokenizer.json", "tokenizer_config.json", tt.file} {
+			text, _ := os.ReadFile("teacher/" + file) // not all are there
+			if file == tt.file && tt.change != nil {
+				text = []byte(tt.change(string(text)))
+			}
+			if file == "" {
+				continue
+			}
+			if err := os.WriteFile("lora/"+file, text, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		code, text := forPeople(t, "export teacher --adapter lora --format hf -o merged --force")
+		if code != 0 || !strings.Contains(text, tt.says) || strings.Contains(text, "contradicts") != (tt.says != "") {
+			t.Errorf("%s: exit %d: %s", tt.name, code, text)
+		}
+	}
+	distilLora := strings.Replace(distilX, "distill X --student-config student.json",
+		"distill --alpha 0 --student teacher --lora --adapter lora", 1)
+	if code, text := forPeople(t, distilLora); code != 0 || !strings.Contains(strings.Join(warned(t), "\n"), "<|tool|>") {
+		t.Errorf("distill: exit %d: %s", code, text)
 	}
 }
