@@ -47,7 +47,7 @@ func sizesOf(t *testing.T, rec *runlog.Record) (all []runlog.ModelSize) {
 // A run ends with what teacher, student and control write after the same held-out prompts, the same each time, and with their
 // sizes. Without prompts it ends as well, with the same student.
 func TestContinuations(t *testing.T) {
-	c := tinyConfig(t)
+	c := brief(t, tinyConfig(t))
 	c.Control, c.ValFraction, c.Samples = true, 0.3, 2
 	rec := continued(t, c)
 	if rec.Status != runlog.Completed || rec.Samples == nil || len(rec.Samples.Continuations) != 2 {
@@ -94,7 +94,7 @@ func TestContinuations(t *testing.T) {
 
 // A model with no room for a prompt and its continuation costs the run its continuations alone.
 func TestNoRoomForContinuations(t *testing.T) {
-	c := tinyConfig(t)
+	c := brief(t, tinyConfig(t))
 	c.ValFraction, c.Samples = 0.3, 2
 	short := strings.Replace(tinyStudent, `"max_position_embeddings":256`, `"max_position_embeddings":64`, 1)
 	if err := os.WriteFile(c.StudentConfig, []byte(short), 0o600); err != nil {
@@ -119,7 +119,7 @@ func (s stopIn) Phase(name string) {
 
 // A run that is stopped while the models write has its student, and says that it can go on.
 func TestStopInContinuations(t *testing.T) {
-	c := tinyConfig(t)
+	c := brief(t, tinyConfig(t))
 	c.ValFraction, c.Samples = 0.3, 1
 	d, err := cpu.New(cpu.Options{Workers: 1})
 	if err != nil {

@@ -100,7 +100,7 @@ func TestControlAuto(t *testing.T) {
 
 // A control changes no bit of the student, and a resumed run has one if the run before had.
 func TestControlLeavesTheStudent(t *testing.T) {
-	c := tinyConfig(t)
+	c := brief(t, tinyConfig(t))
 	c.ValFraction = 0.3
 	_, without := mustRun(t, c, 0)
 	c = in(t, c)

@@ -74,7 +74,7 @@ func ranksConfig(t *testing.T) Config {
 // A run with several ranks is the run of one process: one run directory, the same steps within the tolerances of
 // losses, the same number of outputs.
 func TestRunWithRanks(t *testing.T) {
-	c := ranksConfig(t)
+	c := brief(t, ranksConfig(t))
 	c.Control, c.ValFraction, c.EvalEvery = true, 0.2, 3
 	alone, _, err := runOnce(t, c, 1, 0)
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"apr/corpus"
 	"apr/device"
 	"apr/device/cpu"
 	"apr/internal/contracttest"
@@ -71,6 +72,26 @@ func tinyConfig(t *testing.T) Config {
 		AdamW: device.AdamW{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1}, MaxGradNorm: 1, Seed: 7,
 		CheckpointEvery: 3, KeepCheckpoints: 2, Build: "test",
 	}
+}
+
+// brief is c on the beginnings of its documents: held-out text is scored whole, by every model.
+func brief(t *testing.T, c Config) Config {
+	t.Helper()
+	var text strings.Builder
+	_, err := corpus.Read(context.Background(), c.Data, corpus.ReadOptions{}, func(d corpus.Document) error {
+		line, err := json.Marshal(map[string]string{"text": strings.ToValidUTF8(d.Text[:min(len(d.Text), 1500)], "")})
+		text.Write(append(line, '\n'))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "brief.jsonl")
+	if err := os.WriteFile(path, []byte(text.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c.Data = []string{path}
+	return c
 }
 
 // optionsOf are the settings of c that tests change between a run and its resumption, as a command would record them.

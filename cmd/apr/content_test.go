@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"apr/arch"
+	"apr/corpus"
 	"apr/internal/contracttest"
 	runlog "apr/run/log"
 )
@@ -28,11 +29,26 @@ func goModels(t *testing.T) {
 	if err := os.CopyFS("teacher", os.DirFS(filepath.Join(root, "testdata/models/gosrc"))); err != nil {
 		t.Fatal(err)
 	}
-	for name, from := range map[string]string{"student.json": "examples/gosrc/student-config.json", "text.jsonl.zst": "examples/gosrc/data/gosrc-val.jsonl.zst"} {
-		b, err := os.ReadFile(filepath.Join(root, from))
-		if err != nil {
-			t.Fatal(err)
-		}
+	config, err := os.ReadFile(filepath.Join(root, "examples/gosrc/student-config.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole, err := os.ReadFile(filepath.Join(root, "examples/gosrc/data/gosrc-val.jsonl.zst"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The beginnings of documents, for runs whose scores do not matter: held-out text is scored whole, by every model.
+	var text []byte
+	data := []string{filepath.Join(root, "examples/gosrc/data/gosrc-val.jsonl.zst")}
+	_, err = corpus.Read(t.Context(), data, corpus.ReadOptions{}, func(d corpus.Document) error {
+		line, err := json.Marshal(map[string]string{"text": strings.ToValidUTF8(d.Text[:min(len(d.Text), 1500)], "")})
+		text = append(append(text, line...), '\n')
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, b := range map[string][]byte{"student.json": config, "text.jsonl": text, "text.jsonl.zst": whole} {
 		if err := os.WriteFile(name, b, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -40,7 +56,8 @@ func goModels(t *testing.T) {
 }
 
 // distilX is a run of a step on what the teacher X knows; its held-out text is short.
-const distilX = "distill X --student-config student.json -d text.jsonl.zst --steps 1 --batch-size 1 --seq-len 32 --control none --samples 0 --eval-every 0 --val-fraction 0.1 --backend cpu --data-cache off --force -o taught"
+const distilX = "distill X --student-config student.json -d text.jsonl --steps 1 --batch-size 1 --seq-len 32 " +
+	"--control none --samples 0 --eval-every 0 --val-fraction 0.1 --backend cpu --data-cache off --force -o taught"
 
 // forPeople runs a command and returns its exit status and what it wrote for people.
 func forPeople(t *testing.T, args string) (int, string) {
@@ -72,7 +89,7 @@ func TestOddWeightsAreRefused(t *testing.T) {
 	commands := map[string]string{
 		distilX: "taught", "import X -o out.apr": "out.apr", "convert X -o out.gguf": "out.gguf", "convert X -o folder": "folder",
 		"quantize X -s q8_0 -o out.gguf": "out.gguf", "export X --format hf -o exported": "exported",
-		"distill X -d text.jsonl.zst --stage precompute --cache-kind hidden --seq-len 32 --backend cpu -o rows": "rows",
+		"distill X -d text.jsonl --stage precompute --cache-kind hidden --seq-len 32 --backend cpu -o rows": "rows",
 	}
 	for args, output := range commands {
 		contracttest.Cases(t, 1)
@@ -254,7 +271,7 @@ func TestDoubtfulTeacherIsSaid(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			contracttest.Cases(t, 1)
 			model := tt.model()
-			code, text := forPeople(t, strings.ReplaceAll(distilX, "X", model))
+			code, text := forPeople(t, strings.NewReplacer("X", model, "text.jsonl", "text.jsonl.zst").Replace(distilX))
 			if code != 0 || strings.Count(text, "WARN") != len(tt.says) {
 				t.Errorf("exit %d: %s", code, text)
 			}
