@@ -15,6 +15,7 @@ import (
 	"apr/generate"
 	"apr/model"
 	runlog "apr/run/log"
+	"apr/tokenizer"
 )
 
 // Bounds of the continuations: tokens of a prompt from plain text and of one that ends where the assistant answers, tokens that
@@ -31,7 +32,8 @@ const PhaseContinuations = "continuing held-out text"
 // prompt is a piece of held-out text that models continue.
 type prompt struct {
 	ids  []int32
-	next []int32 // what the text goes on with
+	next []int32 // what the text goes on with; of a conversation, the answer
+	last int32   // of a conversation: the id behind which the assistant writes no more; else tokenizer.None
 }
 
 // errTime ends a continuation that has taken long enough.
@@ -117,11 +119,15 @@ func cutPrompt(t *corpus.Tokens, at, longest int, endsLine func(int32) bool) pro
 		}
 		lo = int(d.End)
 	}
-	if end := answer(t, lo, hi); end > 0 {
-		if end-lo > longest {
+	if from := answer(t, lo, hi); from > 0 {
+		if from-lo > longest {
 			return prompt{}
 		}
-		return prompt{slices.Clone(t.IDs[lo:end]), t.IDs[end:min(end+newTokens, hi)]}
+		to := from
+		for to < hi && t.Mask[to] == 1 {
+			to++
+		}
+		return prompt{slices.Clone(t.IDs[lo:from]), t.IDs[from:min(from+newTokens, to)], t.IDs[to-1]}
 	}
 	n := min(promptTokens, longest, hi-lo-1)
 	if n < 1 {
@@ -134,7 +140,7 @@ func cutPrompt(t *corpus.Tokens, at, longest int, endsLine func(int32) bool) pro
 			break
 		}
 	}
-	return prompt{slices.Clone(t.IDs[from : from+n]), t.IDs[from+n : min(from+n+newTokens, hi)]}
+	return prompt{slices.Clone(t.IDs[from : from+n]), t.IDs[from+n : min(from+n+newTokens, hi)], tokenizer.None}
 }
 
 // answer returns where the first target of the document [lo, hi) stands, 0 if all of it are targets, or none.
@@ -154,12 +160,11 @@ func (r *Run) continueAll(ctx context.Context, models []eval.Subject, prompts []
 	for i, p := range prompts {
 		all[i] = runlog.Continuation{Prompt: r.join(p.ids), Text: r.join(p.next)}
 	}
-	stops := r.stops()
 	done, total := 0, len(models)*len(prompts)
 	for _, m := range models {
 		tokens, seconds, begun := 0, 0.0, time.Now()
 		for i, p := range prompts {
-			a, took, err := r.continueOne(ctx, m.Model, p, stops, begun.Add(continuationTime))
+			a, took, err := r.continueOne(ctx, m.Model, p, r.stops(p), begun.Add(continuationTime))
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", m.Name, err)
 			}
@@ -199,12 +204,15 @@ func (r *Run) continueOne(ctx context.Context, m *model.Model, p prompt, stops [
 	return runlog.Answer{Text: r.join(res.IDs), Tokens: len(res.IDs), Finish: res.FinishReason}, last.Sub(first), err
 }
 
-// stops are the ids that end a text.
-func (r *Run) stops() (all []int32) {
+// stops are the ids that end a text, and the control token that ends an answer, as apr run stops at it.
+func (r *Run) stops(p prompt) (all []int32) {
 	for _, id := range append([]int32{r.in.held.EOS, r.in.tokenizer.EOS()}, r.in.tokenizer.Ends()...) {
 		if id >= 0 {
 			all = append(all, id)
 		}
+	}
+	if p.last != tokenizer.None && r.in.tokenizer.Kind(p.last) == tokenizer.Control {
+		all = append(all, p.last)
 	}
 	return all
 }

@@ -13,6 +13,7 @@ import (
 	"apr/device/cpu"
 	"apr/internal/fault"
 	runlog "apr/run/log"
+	"apr/tokenizer"
 )
 
 // continued runs c and returns its record.
@@ -152,6 +153,8 @@ func TestCutPrompt(t *testing.T) {
 		mask[i] = 1
 	}
 	talk := &corpus.Tokens{IDs: ids, Mask: mask, Docs: plain.Docs}
+	turns := &corpus.Tokens{IDs: ids, Mask: slices.Clone(mask), Docs: plain.Docs} // the user's turn follows
+	clear(turns.Mask[380:390])
 	for _, c := range []struct {
 		name       string
 		t          *corpus.Tokens
@@ -165,12 +168,42 @@ func TestCutPrompt(t *testing.T) {
 		{"a short document", plain, 5, 256, 0, 9, 9, 10},
 		{"a short prompt", plain, 110, 8, 100, 108, 108, 172},
 		{"a conversation", talk, 360, 256, 300, 350, 350, 400},
+		{"a conversation of turns", turns, 360, 256, 300, 350, 350, 380},
 		{"a long conversation", talk, 360, 20, 0, 0, 0, 0},
 		{"no room", plain, 110, 0, 0, 0, 0, 0},
 	} {
 		p := cutPrompt(c.t, c.at, c.most, line)
 		if !slices.Equal(p.ids, ids[c.from:c.to]) || !slices.Equal(p.next, ids[c.next:c.last]) {
 			t.Errorf("%s: prompt %v, then %v", c.name, p.ids, p.next)
+		}
+		last := tokenizer.None
+		if c.t != plain {
+			last = int32(c.last - 1)
+		}
+		if len(p.ids) > 0 && p.last != last {
+			t.Errorf("%s: it ends with %d", c.name, p.last)
+		}
+	}
+}
+
+// An answer ends with the control token that ended the one of the text, as in apr run; a text, and an answer cut at an
+// ordinary token, end as before.
+func TestAnswersEndWithTheirTurn(t *testing.T) {
+	tok, err := tokenizer.Load("../testdata/models/gosrc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	turn, ok := tok.Special("<|im_end|>")
+	if !ok || turn == tok.EOS() {
+		t.Fatalf("<|im_end|> is %d, %v", turn, ok)
+	}
+	r := &Run{in: &inputs{tokenizer: tok, held: &corpus.Tokens{EOS: tok.EOS()}}}
+	for _, c := range []struct {
+		last int32
+		want bool
+	}{{turn, true}, {tokenizer.None, false}, {1, false}} {
+		if got := slices.Contains(r.stops(prompt{last: c.last}), c.last); got != c.want {
+			t.Errorf("an answer that ended with %d stops there: %v", c.last, got)
 		}
 	}
 }

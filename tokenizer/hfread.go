@@ -44,11 +44,26 @@ func readFolder(dir string) (text [3]string, err error) {
 		if i > 0 && err == nil && strings.TrimSpace(text[i]) == "" {
 			err = fault.In(fault.Format, path, "is empty").WithHint("fetch it again; remove it if the model has none").WithID("E-TOK-024")
 		}
+		if f := (*fault.Error)(nil); i == 0 && errors.As(err, &f) && f.Kind == fault.NotFound && f.Hint == "" {
+			f.Hint = missingHint(dir)
+		}
 		if err != nil {
 			return text, err
 		}
 	}
 	return text, nil
+}
+
+// missingHint says which file a folder without tokenizer.json lacks.
+func missingHint(dir string) string {
+	const take = "copy tokenizer.json and tokenizer_config.json from where the model comes from"
+	for _, other := range []string{"tokenizer.model", "vocab.json", "vocab.txt", "tekken.json"} {
+		if _, err := os.Lstat(filepath.Join(dir, other)); err == nil {
+			return other + " is not read: AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR) of transformers writes " +
+				"tokenizer.json, or " + take
+		}
+	}
+	return take + "; a .gguf or .apr file has its tokenizer inside"
 }
 
 // Parse makes a tokenizer of the text of tokenizer.json and, unless it is empty, of the tokenizer_config.json beside it.

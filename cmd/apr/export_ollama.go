@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 
 	"apr/convert"
@@ -64,14 +66,31 @@ func (r exportResult) printUse(p *cli.Page) {
 	if r.Ollama == nil || r.refused {
 		return
 	}
-	name := strings.TrimSuffix(filepath.Base(r.Output), filepath.Ext(r.Output))
+	name := ollamaName(strings.TrimSuffix(filepath.Base(r.Output), filepath.Ext(r.Output)))
 	program := "llama-completion -no-cnv -p TEXT"
 	if r.chats {
 		program = "llama-cli"
 	}
-	p.Printf("\nin llama.cpp: %s -m %s\n", program, cli.Clean(r.Output))
-	p.Printf("in ollama:    ollama create %s -f %s && ollama run %s\n", cli.Clean(name), cli.Clean(*r.Ollama), cli.Clean(name))
+	p.Printf("\nin llama.cpp: %s -m %s\n", program, operand(r.Output))
+	p.Printf("in ollama:    ollama create %s -f %s && ollama run %s\n", name, operand(*r.Ollama), name)
 	if !r.templated {
 		p.Printf("the Modelfile has no TEMPLATE: see the remark in it\n")
 	}
+}
+
+// notInOllama is what a name of ollama's must not have: a colon begins a tag, a slash ends a namespace.
+var notInOllama = regexp.MustCompile(`[^a-z0-9_.-]+`)
+
+// ollamaName makes a file's name one that ollama takes: small letters, digits, and . _ - within, at most 80.
+func ollamaName(file string) string {
+	name := strings.Trim(notInOllama.ReplaceAllString(strings.ToLower(file), "-"), ".-_")
+	return cmp.Or(strings.TrimRight(name[:min(len(name), 80)], ".-_"), "student")
+}
+
+// operand is a path as a shell reads it, and no program takes for a flag.
+func operand(path string) string {
+	if strings.HasPrefix(path, "-") {
+		path = "./" + path
+	}
+	return quoted(path)
 }

@@ -6,9 +6,11 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"apr/internal/cli"
 	"apr/internal/fault"
+	"apr/internal/readfile"
 	runs "apr/run/list"
 	runlog "apr/run/log"
 )
@@ -64,8 +66,12 @@ func inFolder(path, folder string) bool {
 	return strings.ContainsAny(path, `/\`) && filepath.Dir(filepath.Clean(path)) == filepath.Clean(folder)
 }
 
-// noModel is the error of an argument that names no model here; it names the nearest file or run.
+// noModel is the error of an argument that names no model here; it names the nearest file or run, or why
+// nobody can look.
 func noModel(arg, folder string) error {
+	if _, err := os.Lstat(arg); err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR) {
+		return readfile.Fault(arg, err)
+	}
 	dir, names := filepath.Dir(arg), []string{}
 	entries, _ := os.ReadDir(dir) // a folder that is not there holds nothing that is near
 	for _, entry := range entries {

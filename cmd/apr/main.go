@@ -26,6 +26,7 @@ var foreignCommands = map[string]string{
 	"train": "distill", "sft": "distill", "finetune": "distill", "fine-tune": "distill", "kd": "distill", "gkd": "distill", "fit": "distill", "distillation": "distill", "start": "distill",
 	"chat": "run MODEL --chat", "generate": "run", "complete": "run", "infer": "run", "inference": "run", "predict": "run", "ask": "run",
 	"list": "runs list", "ls": "runs list", "ps": "runs list --status running", "logs": "runs tail", "log": "runs tail", "tail": "runs tail", "status": "runs list",
+	"watch": "runs tail", "follow": "runs tail",
 	"compare": "runs compare", "report": "runs report", "history": "runs list", "diagnose": "runs diagnose",
 	"resume": "runs resume RUN", "stop": "runs stop RUN", "kill": "runs stop RUN", "rm": "runs rm RUN", "ui": "runs serve", "dashboard": "runs serve", "web": "runs serve",
 	"download": "pull", "get": "pull", "fetch": "pull", "evaluate": "eval", "score": "eval", "test": "eval", "perplexity": "eval", "show": "inspect", "info": "inspect", "cat": "tensors",

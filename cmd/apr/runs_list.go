@@ -19,11 +19,17 @@ type runsListResult struct {
 	Dir   string         `json:"dir"`
 	Runs  []runs.Summary `json:"runs"`
 	Total int            `json:"total"` // before --status and --limit
+
+	status string // that was asked for
 }
 
 // Text prints the table.
 func (r runsListResult) Text(p *cli.Page) {
 	if len(r.Runs) == 0 {
+		if r.Total > 0 {
+			p.Printf("no run in %s is %s; %s lists all %d\n", cli.Clean(r.Dir), r.status, cli.AsCalled("apr runs list"), r.Total)
+			return
+		}
 		p.Printf("no runs in %s\n", cli.Clean(r.Dir))
 		return
 	}
@@ -54,7 +60,7 @@ func (r runsListResult) table(p *cli.Page, heads []string, scores [][]string) {
 		return
 	}
 	for _, h := range heads {
-		narrow = append(narrow, strings.Replace(h, "held-out ", "nats ", 1))
+		narrow = append(narrow, strings.Replace(strings.TrimSuffix(h, " nats"), "held-out ", "nats ", 1))
 	}
 	p.Table(narrow, fewer)
 }
@@ -103,7 +109,7 @@ func runsListCommand(name, short string) *cli.Command {
 			} else if ix.Problem != nil { // the list is right without it
 				e.Log.Debug("the list has no index", "error", ix.Problem)
 			}
-			r := runsListResult{Dir: dir, Total: len(all)}
+			r := runsListResult{Dir: dir, Total: len(all), status: status}
 			r.Runs = slices.DeleteFunc(all, func(s runs.Summary) bool { return status != "all" && s.Status != status })
 			if limit > 0 && len(r.Runs) > limit {
 				r.Runs = r.Runs[:limit]

@@ -45,7 +45,8 @@ func runsServeCommand() *cli.Command {
 		Exits:   []fault.Kind{fault.NotFound, fault.Invalid, fault.IO},
 		Options: []cli.Option{
 			runsDirOption(&dir),
-			{Name: "port", Value: cli.Int(&port, 0).In(0, 65535), Default: "a free one", Help: "port on 127.0.0.1"},
+			{Name: "port", Foreign: []string{"listen", "address", "bind"}, Value: cli.Int(&port, 0).In(0, 65535),
+				Default: "a free one", Help: "port on 127.0.0.1"},
 			{Name: "metrics-token", Path: true, Value: cli.String(&tokenFile, ""),
 				Help: "write the bearer token for /metrics to this file, readable by you alone (Prometheus: credentials_file)"},
 		},

@@ -53,7 +53,8 @@ func serveCommand() *cli.Command {
 		Options: []cli.Option{
 			{Name: "source", Foreign: []string{"model", "model-path"}, Arg: true, Required: true, Model: true, Value: cli.String(&o.source, ""), Help: "model or run"},
 			adapterOption(&o.adapter),
-			{Name: "listen", Foreign: []string{"port", "address", "bind"}, Value: cli.String(&o.listen, "127.0.0.1:8080"), Help: "address and port; port 0 takes a free one"},
+			{Name: "listen", Foreign: []string{"address", "bind"}, Value: cli.String(&o.listen, "127.0.0.1:8080"),
+				Help: "address and port; port 0 takes a free one"},
 			{Name: "name", Foreign: []string{"served-model-name", "alias"}, Value: cli.String(&o.name, ""), Default: "the last part of SOURCE", Help: "name of the model in requests"},
 			{Name: "host", Value: cli.Strings(&o.hosts), Help: "further Host that requests may name, with its port; repeatable"},
 			{Name: "api-key-file", Foreign: []string{"api-key"}, Path: true, Value: cli.String(&o.keyFile, ""), Help: "file with the key that requests must have; else it is " + keyVariable + ", if that is set"},
@@ -70,7 +71,8 @@ func serveCommand() *cli.Command {
 				Help: backendHelp},
 			{Name: "exact", Value: cli.Bool(&o.exact, false), Help: "compute quantised weights in float32 on the CPU, as training does: many times slower"},
 		},
-		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) { return o.run(ctx, e) },
+		Advice: map[string]string{"port": "--listen ADDRESS:PORT, such as --listen 127.0.0.1:8080"},
+		Run:    func(ctx context.Context, e *cli.Env) (cli.Result, error) { return o.run(ctx, e) },
 	}
 }
 
@@ -107,7 +109,8 @@ func (d entrance) scheme() string {
 func (o *serveOptions) enter(e *cli.Env) (d entrance, err error) {
 	host, _, err := net.SplitHostPort(o.listen)
 	if err != nil {
-		return d, fault.New(fault.Usage, "--listen %s is not ADDRESS:PORT", o.listen).WithHint("127.0.0.1:8080")
+		return d, fault.New(fault.Usage, "--listen %s is not ADDRESS:PORT", o.listen).
+			WithHint("--listen 127.0.0.1:8080")
 	}
 	if d.key = strings.TrimSpace(e.Getenv(keyVariable)); o.keyFile != "" {
 		if d.key, err = readfile.String(o.keyFile, 4096); err != nil {

@@ -42,13 +42,39 @@ func names(cc *cobra.Command) []string {
 // unknownCommand is a usage error that names the command that other programs call so, or the nearest one.
 func (a *App) unknownCommand(cc *cobra.Command, word string) error {
 	err := fault.New(fault.Usage, "unknown command %q", word)
-	if ours := a.Foreign[strings.ToLower(word)]; ours != "" && !cc.HasParent() {
+	if ours := a.foreign(cc, word); ours != "" {
 		return err.WithHint("did you mean %q?", a.Name+" "+ours)
 	}
 	if n := fault.Nearest(word, names(cc)); n != "" {
 		return err.WithHint("did you mean %q?", n)
 	}
+	if flag, owner := flagOf(cc, word); flag != "" {
+		return err.WithHint("--%s is a flag of %q", flag, owner)
+	}
 	return err.WithHint("%s --help lists the commands", cc.CommandPath())
+}
+
+// foreign returns the command, without the program's name, that other programs call word; "" if there is none below cc.
+func (a *App) foreign(cc *cobra.Command, word string) string {
+	ours, group := a.Foreign[strings.ToLower(word)], strings.TrimPrefix(cc.CommandPath(), a.Name)
+	if group = strings.TrimPrefix(group, " "); group != "" && !strings.HasPrefix(ours, group+" ") {
+		return ""
+	}
+	return ours
+}
+
+// flagOf returns the first command below cc with a flag, or a configuration key, of this name.
+func flagOf(cc *cobra.Command, word string) (flag, owner string) {
+	name := spelled(word)
+	for _, sub := range cc.Commands() {
+		if sub.Hidden {
+			continue
+		}
+		if f := sub.LocalFlags().Lookup(name); f != nil && !f.Hidden && f.Name != "help" {
+			return f.Name, sub.CommandPath()
+		}
+	}
+	return "", ""
 }
 
 // flagError turns pflag's complaints into usage errors that name the nearest flag.
@@ -139,6 +165,11 @@ func (a *App) unknownFlag(cc *cobra.Command, e *pflag.NotExistError) error {
 	}
 	if n := cmp.Or(foreign, fault.Nearest(name, known)); n != "" {
 		return err.WithHint("did you mean --%s?", n)
+	}
+	if word := spelled(name); slices.Contains(names(cc), word) {
+		return err.WithHint("%s is a command: %s %s", word, cc.CommandPath(), word)
+	} else if ours := a.foreign(cc, word); ours != "" && cc.HasSubCommands() {
+		return err.WithHint("did you mean %q?", a.Name+" "+ours)
 	}
 	return err.WithHint("%s --help lists the flags", cc.CommandPath())
 }

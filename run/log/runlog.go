@@ -240,13 +240,18 @@ func lock(path string) (*flock.Flock, error) {
 		return nil, fault.In(fault.IO, path, "cannot be locked").Because(err)
 	}
 	if !ok {
-		return nil, fault.In(fault.Invalid, path, "another process is writing this run").
-			WithHint("apr runs tail %s follows it, apr runs stop %s ends it", path, path).WithID("E-RUN-002")
+		return nil, busy(path)
 	}
 	if err := signLock(path); err != nil {
 		return nil, errors.Join(err, l.Unlock())
 	}
 	return l, nil
+}
+
+// busy refuses a run that another process is writing.
+func busy(path string) error {
+	return fault.In(fault.Invalid, path, "another process is writing this run").
+		WithHint("apr runs tail %s follows it, apr runs stop %s ends it", path, path).WithID("E-RUN-002")
 }
 
 // moveAside renames a run directory, unless a process is writing to it.
@@ -273,6 +278,9 @@ func Check(path string, force, resume bool) error {
 	case used(entries) && resume && !IsRun(path) && !begun(path):
 		return fault.In(fault.NotFound, path, "is not a run directory: there is nothing to resume").WithID("E-RUN-003")
 	case used(entries) && !resume && !force:
+		if _, held := LockedBy(path); held {
+			return busy(path)
+		}
 		return fault.In(fault.Invalid, path, "output directory exists and is not empty").
 			WithHint("choose another --output, --resume it, or --force, which renames it").WithID("E-RUN-001")
 	}

@@ -64,6 +64,7 @@ func TestOpen(t *testing.T) {
 	must(t, d.Step(runlog.Step{Leg: "student"}))
 	_, err = runlog.Open(path, false, true)
 	refused(t, err, fault.Invalid, "E-RUN-002")
+	refused(t, runlog.Check(path, false, false), fault.Invalid, "E-RUN-002")
 	_, err = runlog.Open(path, true, false) // force must not pull the directory from under a running process
 	refused(t, err, fault.Invalid, "E-RUN-002")
 	closed(t, d)
