@@ -18,14 +18,21 @@ import "apr/tensor"
 // NextDrawer is a Stream that draws the next token of each text on the device. A device whose streams are none has
 // DrawsNext in its Lacks; logits are then drawn from on the host.
 type NextDrawer interface {
-	// DrawNext draws an id of softmax(x+never) for each row of x [n,V] float32: with the uniform numbers u of NextUniform,
+	// DrawNext draws an id of softmax((x+never)/T) for each row of x [n,V] float32, from those that the row's limits
+	// leave: with the uniform numbers u of NextUniform,
 	//
-	//	id = argmax_i x[r,i] + never[i] − ln(−ln u(keys[r], i)),  the lowest of equal ones (Gumbel 1954),
+	//	id = argmax_i (x[r,i] + never[i])/T − ln(−ln u(keys[r], i)),  the lowest of equal ones (Gumbel 1954),
 	//
 	// and writes it to ids [n,1] I32, and the id as a number and ln softmax(x)[id] to out [n,2] F32: NaN if the row has
 	// NaN or +∞. never [1,V] F32, of 0 and −∞, or zero for none, keeps ids from being drawn and changes no
 	// probability. keys [2n,1] I32 are the lower and the upper half of a 64-bit key for each row.
-	DrawNext(ids, out, x, never, keys Tensor)
+	//
+	// limits [n,3] F32 has for each row its T > 0, p and k. Ids are in the order of x+never, from the largest on, the
+	// lowest of equal ones first. k leaves the first k of them; 0, or V or more, leaves all. Then p leaves as many of these,
+	// from the first on, as it takes for their weights exp(x/T) to sum to the part p of the weights of all of these, one at
+	// least; 0, or 1 or more, leaves them all. A sum of weights is within 1e-5 of the exact one: so near to p, one id more
+	// or less may be left. limits may be zero: T = 1, and nothing is left out.
+	DrawNext(ids, out, x, never, keys, limits Tensor)
 }
 
 // ManyDrawer is a Stream that draws many ids of each row on the device. A device whose streams are none has DrawsMany
@@ -37,16 +44,20 @@ type ManyDrawer interface {
 	DrawMany(out, z, keys Tensor, temperature float64)
 }
 
+// NextLimits are the columns of DrawNext's limits: T, p and k.
+const NextLimits = 3
+
 // CheckDrawNext checks a call of NextDrawer.DrawNext.
-func CheckDrawNext(drawn, out, x, never, keys Tensor) {
+func CheckDrawNext(drawn, out, x, never, keys, limits Tensor) {
 	const op = OpDrawNext
 	views(op, x, out)
-	optional(op, never)
-	typed(op, tensor.F32, noFloat32, x, out, never)
+	optional(op, never, limits)
+	typed(op, tensor.F32, noFloat32, x, out, never, limits)
 	ids(op, drawn, x.Rows)
 	ids(op, keys, 2*x.Rows)
 	shaped(op, x.Rows, 2, out)
 	vectors(op, x.Cols, never)
+	shaped(op, x.Rows, NextLimits, limits)
 	need(x.Cols > 0 && x.Cols < 1<<24, op, "the columns are none, or cannot be told as a number")
 }
 

@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
-	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -82,8 +81,10 @@ type Engine struct {
 	prompt *model.Cache  // of the prompt that is being read
 	ids    device.Tensor // I32 [promptChunk or rows, 1]
 	hidden device.Tensor // [rows, h]
-	best   device.Tensor // [rows, 2]
+	best   device.Tensor // [2·rows, 2]: of ArgMax, then of DrawNext
 	chosen device.Tensor // I32 [rows, 1]
+	keys   device.Tensor // I32 [2·rows, 1]
+	limits device.Tensor // [rows, 3]
 
 	slots   []*Sequence // by slot; nil: empty
 	reading []*Sequence // in their slots, not all of whose tokens are in pages
@@ -146,7 +147,9 @@ func newEngine(m *model.Model, s device.Stream, o EngineOptions) *Engine {
 		prompt: m.NewCache(o.Capacity),
 		ids:    dev.Alloc("generate.ids", device.Batch, tensor.I32, max(promptChunk, rows, o.Capacity), 1),
 		hidden: dev.Alloc("generate.hidden", device.Activations, dev.Info().Activations, rows, m.Config.Hidden),
-		best:   dev.Alloc("generate.best", device.Logits, tensor.F32, rows, 2),
+		best:   dev.Alloc("generate.best", device.Logits, tensor.F32, 2*rows, 2),
+		keys:   dev.Alloc("generate.keys", device.Batch, tensor.I32, 2*rows, 1),
+		limits: dev.Alloc("generate.limits", device.Logits, tensor.F32, rows, device.NextLimits),
 		chosen: dev.Alloc("generate.chosen", device.Logits, tensor.I32, rows, 1),
 	}
 	e.wake.L = &e.mu
@@ -234,7 +237,7 @@ func (e *Engine) free() {
 	dev := e.m.Device()
 	e.paged.Free()
 	e.prompt.Free(dev)
-	dev.Free(e.ids, e.hidden, e.best, e.chosen)
+	dev.Free(e.ids, e.hidden, e.best, e.chosen, e.keys, e.limits)
 }
 
 // admit gives waiting requests empty slots, in the order of arrival, as far as there are pages. With nothing to do it waits; it
@@ -391,47 +394,6 @@ func (e *Engine) pass(qs []*Sequence, rows int) error {
 	return e.choose(qs, hidden)
 }
 
-// choose chooses the token behind each row of hidden states. Of a sequence that wants nothing but the likeliest id the logits stay on
-// the device.
-func (e *Engine) choose(qs []*Sequence, hidden device.Tensor) error {
-	n := hidden.Rows
-	z := e.s.Temp("logits", device.Logits, tensor.F32, n, e.o.Vocab)
-	defer e.s.Release(z)
-	e.m.Logits(e.s, z, hidden)
-	best := make([]float32, 2*n)
-	e.s.ArgMax(e.chosen.RowRange(0, n), e.best.RowRange(0, n), z)
-	if err := e.s.Download(best, e.best.RowRange(0, n)); err != nil {
-		return err
-	}
-	tokens, errs := make([]Token, len(qs)), make([]error, len(qs))
-	var work sync.WaitGroup
-	free := make(chan struct{}, runtime.GOMAXPROCS(0))
-	for i, q := range qs {
-		if logit := float64(best[2*i+1]); math.IsNaN(logit) || math.IsInf(logit, 0) {
-			errs[i] = fault.New(fault.Inference, "logits at position %d are not finite", len(q.ids))
-			continue
-		}
-		if q.plain() && e.o.Vocab < 1<<24 {
-			tokens[i].ID = int32(best[2*i])
-			continue
-		}
-		logits := make([]float32, e.o.Vocab)
-		if err := e.s.Download(logits, z.RowRange(i, i+1)); err != nil {
-			return err
-		}
-		free <- struct{}{}
-		work.Go(func() {
-			tokens[i] = q.pick(logits)
-			<-free
-		})
-	}
-	work.Wait()
-	for i, q := range qs {
-		e.deliver(q, tokens[i], errs[i])
-	}
-	return nil
-}
-
 // deliver appends a token to its sequence, or ends it.
 func (e *Engine) deliver(q *Sequence, t Token, err error) {
 	if err != nil {
@@ -457,11 +419,6 @@ func (e *Engine) deliver(q *Sequence, t Token, err error) {
 	if q.made == q.r.MaxTokens {
 		e.end(q, nil)
 	}
-}
-
-// plain reports whether the likeliest id is all that the sequence wants.
-func (q *Sequence) plain() bool {
-	return q.r.Temperature == 0 && q.r.LogProbs < 0 && !q.r.penalises() && len(q.r.Never) == 0
 }
 
 // textKey is the key of a text's random numbers: SHA-256 of "apr text", seed, sample and the prompt's ids.

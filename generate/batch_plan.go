@@ -3,6 +3,7 @@ package generate
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"apr/device"
 	"apr/device/dry"
@@ -54,7 +55,7 @@ func (e *Engine) rehearse() {
 		e.prompt.Assume(n - 1)
 		e.m.Extend(e.s, e.hidden.RowRange(0, 1), e.prompt, e.ids.RowRange(0, 1))
 	}
-	_ = e.choose(nil, e.hidden.RowRange(0, 1))
+	_ = e.choose(e.sampled(1), e.hidden.RowRange(0, 1))
 	var slots []int
 	for slot := range e.slots {
 		if !e.paged.Admits(1) {
@@ -69,8 +70,14 @@ func (e *Engine) rehearse() {
 	rows := e.hidden.Rows
 	slots = slots[:min(len(slots), rows)]
 	e.m.ExtendEach(e.s, e.hidden, e.paged, e.ids.RowRange(0, rows), slots)
-	_ = e.choose(nil, e.hidden)
+	_ = e.choose(e.sampled(rows), e.hidden)
 	_, _ = e.s.Wait(context.Background()) // clears the error of a device without values
+}
+
+// sampled returns sequences whose tokens are drawn, on the device if it draws.
+func (e *Engine) sampled(n int) []*Sequence {
+	q := &Sequence{r: Request{Options: Options{Temperature: 1, RepeatPenalty: 1}, LogProbs: -1}}
+	return slices.Repeat([]*Sequence{q}, n)
 }
 
 // Plan returns the record of an engine that fits the target's budget. One that does not is a fault of kind Memory that says what it

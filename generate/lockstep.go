@@ -2,7 +2,6 @@ package generate
 
 import (
 	"context"
-	"encoding/binary"
 	"math"
 	"slices"
 
@@ -165,11 +164,10 @@ func (w *Together) choose(qs []*Sequence, due []bool) ([]Token, error) {
 	}
 	keys := make([]int32, 2*w.cache.Rows())
 	for i, q := range qs {
-		key := mix(binary.LittleEndian.Uint64(q.key[:]) + (uint64(q.made)+1)*splitGamma)
-		keys[2*i], keys[2*i+1] = int32(uint32(key)), int32(uint32(key>>32))
+		keys[2*i], keys[2*i+1] = q.nextKey()
 	}
 	w.s.UploadInts(w.keys, keys)
-	d.DrawNext(w.drawn, w.out, w.logits, w.never, w.keys)
+	d.DrawNext(w.drawn, w.out, w.logits, w.never, w.keys, device.Tensor{})
 	host := make([]float32, 2*w.cache.Rows())
 	if err := w.s.Download(host, w.out); err != nil {
 		return nil, err

@@ -62,12 +62,12 @@ func (s *Stream) ArgMax(ids, best, x device.Tensor) {
 
 var _ device.NextDrawer = (*Stream)(nil)
 
-// DrawNext draws an id of softmax(x+never) for each row: see device.NextDrawer.
-func (s *Stream) DrawNext(ids, out, x, never, keys device.Tensor) {
-	device.CheckDrawNext(ids, out, x, never, keys)
-	if o := s.begin("DrawNext", ids, out, x, never, keys); o != nil {
+// DrawNext draws an id of each row, in one launch: see device.NextDrawer.
+func (s *Stream) DrawNext(ids, out, x, never, keys, limits device.Tensor) {
+	device.CheckDrawNext(ids, out, x, never, keys, limits)
+	if o := s.begin("DrawNext", ids, out, x, never, keys, limits); o != nil {
 		ids.Buf.(*buffer).ids = nil // only the device knows them
-		kernel.DrawNext(o, mat(ids), mat(out), mat(x), mat(never), mat(keys))
+		kernel.DrawNext(o, mat(ids), mat(out), mat(x), mat(never), mat(keys), mat(limits))
 		o.end()
 	}
 }

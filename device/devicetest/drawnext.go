@@ -14,7 +14,7 @@ import (
 // drawNextCases are those of device.NextDrawer. A device whose streams are none says so in its Lacks, and the cases ask
 // no more of it.
 func drawNextCases() []Case {
-	var all []Case
+	all := []Case{{Name: "draw next/not finite", check: checkDrawNextNotFinite}}
 	for _, s := range [][2]int{{1, 1}, {1, 2}, {3, 17}, {5, 64}, {4, 257}, {2, 4099}, {3, 12288}, {1, 151936}} {
 		for _, masked := range []bool{false, true} {
 			if masked && s[1] < 3 {
@@ -24,7 +24,11 @@ func drawNextCases() []Case {
 				func(l *lab) { checkDrawNext(l, s[0], s[1], masked) })...)
 		}
 	}
-	return append(all, Case{Name: "draw next/not finite", check: checkDrawNextNotFinite},
+	for _, s := range []struct{ cols, keys int }{{2, 2}, {17, 6}, {257, 3}, {4099, 1}} {
+		all = append(all, both(fmt.Sprintf("draw next, limits/%d", s.cols), func(l *lab) { checkDrawLimits(l, s.cols, s.keys) })...)
+	}
+	all = append(all, both("draw next, limits/none", checkDrawUnlimited)...)
+	return append(all, Case{Name: "draw next, limits/as often as likely", check: checkDrawLimitedShares},
 		Case{Name: "draw next/as often as likely", check: checkDrawNextShares})
 }
 
@@ -50,9 +54,11 @@ func (l *lab) keys(keys []uint64) device.Tensor {
 }
 
 // draw draws by keys, and returns ids and logarithms of probabilities.
-func (l *lab) draw(d device.NextDrawer, x, never device.Tensor, keys []uint64) (ids []int, logs []float64) {
+func (l *lab) draw(
+	d device.NextDrawer, x, never device.Tensor, keys []uint64, limits device.Tensor,
+) (ids []int, logs []float64) {
 	at, out := l.s.Temp("ids", device.Batch, tensor.I32, x.Rows, 1), l.out(tensor.F32, x.Rows, 2)
-	d.DrawNext(at, out, x, never, l.keys(keys))
+	d.DrawNext(at, out, x, never, l.keys(keys), limits)
 	count := ref.New(x.Cols, 1)
 	for i := range count.V {
 		count.V[i] = float64(i)
@@ -93,9 +99,9 @@ func checkDrawNext(l *lab, rows, cols int, masked bool) {
 		keys[i] = l.rng.Uint64()
 	}
 	xt := l.in(tensor.F32, x)
-	ids, logs := l.draw(d, xt, never, keys)
+	ids, logs := l.draw(d, xt, never, keys, device.Tensor{})
 	x = l.get(xt)
-	scores := ref.DrawNext(x, bias, keys)
+	scores := ref.DrawNext(x, bias, keys, nil, ref.Left)
 	for r, id := range ids {
 		best := slices.Max(scores.Row(r))
 		if id < 0 || id >= cols || !(scores.Row(r)[id] >= best-1e-4) {
@@ -117,7 +123,7 @@ func checkDrawNextNotFinite(l *lab) {
 		for _, at := range []int{0, 31, 599} {
 			x := l.random(3, 600, 1)
 			x.Row(1)[at], x.Row(2)[at] = bad, math.Inf(-1)
-			_, logs := l.draw(d, l.in(tensor.F32, x), device.Tensor{}, []uint64{1, 2, 3})
+			_, logs := l.draw(d, l.in(tensor.F32, x), device.Tensor{}, []uint64{1, 2, 3}, device.Tensor{})
 			if !math.IsNaN(logs[1]) || math.IsNaN(logs[0]) || math.IsNaN(logs[2]) {
 				l.errorf("%g in column %d of the second row: ln p are %v", bad, at, logs)
 			}
@@ -145,7 +151,7 @@ func checkDrawNextShares(l *lab) {
 		for i := range keys {
 			keys[i] = uint64(round*rows+i) * 0x9e3779b97f4a7c15
 		}
-		ids, _ := l.draw(d, xt, device.Tensor{}, keys)
+		ids, _ := l.draw(d, xt, device.Tensor{}, keys, device.Tensor{})
 		for _, id := range ids {
 			counts[min(max(id, 0), cols-1)]++
 		}
@@ -161,18 +167,18 @@ func checkDrawNextShares(l *lab) {
 }
 
 // lots are the operands of DrawNext.
-type lots struct{ ids, out, x, never, keys device.Tensor }
+type lots struct{ ids, out, x, never, keys, limits device.Tensor }
 
 func drawNextRefusals() []Refusal {
 	operands := func(k *desk) lots {
-		return lots{k.ids(3), k.single(3, 2), k.single(3, 7), k.single(1, 7), k.ids(6)}
+		return lots{k.ids(3), k.single(3, 2), k.single(3, 7), k.single(1, 7), k.ids(6), k.single(3, 3)}
 	}
 	return refusals(device.OpDrawNext, operands, func(s device.Stream, a lots) {
 		if d, ok := s.(device.NextDrawer); ok {
-			d.DrawNext(a.ids, a.out, a.x, a.never, a.keys)
+			d.DrawNext(a.ids, a.out, a.x, a.never, a.keys, a.limits)
 			return
 		}
-		device.CheckDrawNext(a.ids, a.out, a.x, a.never, a.keys) // a stream that has no such operation
+		device.CheckDrawNext(a.ids, a.out, a.x, a.never, a.keys, a.limits) // a stream that has no such operation
 	},
 		wrong[lots]{"ids of another number", wrongShapes, func(k *desk, a *lots) { a.ids = k.ids(2) }},
 		wrong[lots]{"ids of floats", noIDs, func(k *desk, a *lots) { a.ids = k.single(3, 1) }},
@@ -181,6 +187,9 @@ func drawNextRefusals() []Refusal {
 		wrong[lots]{"keys of floats", noIDs, func(k *desk, a *lots) { a.keys = k.single(6, 1) }},
 		wrong[lots]{"never of another number", "a vector has not one row of the right length",
 			func(k *desk, a *lots) { a.never = k.single(1, 6) }},
+		wrong[lots]{"limits of another number", wrongShapes, func(k *desk, a *lots) { a.limits = k.single(2, 3) }},
+		wrong[lots]{"limits without k", wrongShapes, func(k *desk, a *lots) { a.limits = k.single(3, 2) }},
+		wrong[lots]{"limits of another type", noFloat32, func(k *desk, a *lots) { a.limits = k.narrow(3, 3) }},
 		wrong[lots]{"x of another type", noFloat32, func(k *desk, a *lots) { a.x = k.narrow(3, 7) }},
 		wrong[lots]{"no columns", "the columns are none, or cannot be told as a number",
 			func(k *desk, a *lots) { a.x, a.never = k.single(3, 0), device.Tensor{} }},

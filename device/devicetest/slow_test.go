@@ -48,7 +48,7 @@ type ops struct {
 	scale          func(x ref.Mat, f float64) ref.Mat
 	softCap        func(x ref.Mat, c float64) ref.Mat
 	dropout        func(x ref.Mat, d device.Drop) ref.Mat
-	drawNext       func(x ref.Mat, never []float64, keys []uint64) ([]int, []float64)
+	drawNext       func(x ref.Mat, never []float64, keys []uint64, limits []ref.NextLimits) ([]int, []float64)
 	project        func(t ref.Mat, starts, ids []int, weights []float64, temperature float64) ref.Mat
 	drawMany       func(z []float64, us []uint64, temperature float64) (ids []int, entropy float64)
 	mix            func(y, t ref.Mat, w, temperature float64) ref.Mat

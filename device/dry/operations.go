@@ -326,10 +326,10 @@ func (s *Stream) AdamW(params []*device.Param, _ device.AdamW) {
 var _ device.NextDrawer = (*Stream)(nil)
 
 // DrawNext records the operation.
-func (s *Stream) DrawNext(rows, out, x, never, keys device.Tensor) {
-	device.CheckDrawNext(rows, out, x, never, keys)
+func (s *Stream) DrawNext(rows, out, x, never, keys, limits device.Tensor) {
+	device.CheckDrawNext(rows, out, x, never, keys, limits)
 	s.count(Op{Kind: device.OpDrawNext, In: x.DType, Rows: x.Rows, Cols: x.Cols}, 0, use(device.OpDrawNext, rows, out, x,
-		never, keys))
+		never, keys, limits))
 }
 
 // ArgMax records the operation.

@@ -1,7 +1,9 @@
 package ref
 
 import (
+	"cmp"
 	"math"
+	"slices"
 
 	"apr/device"
 )
@@ -38,19 +40,61 @@ func Project(t Mat, starts, ids []int, weights []float64, temperature float64) M
 	return out
 }
 
-// DrawNext returns the scores that device.NextDrawer draws by, x[r,i] + never[i] − ln(−ln u(keys[r], i)), never nil
-// for none.
-func DrawNext(x Mat, never []float64, keys []uint64) Mat {
+// NextLimits are the limits of a row of device.NextDrawer.
+type NextLimits struct{ T, P, K float64 }
+
+// DrawNext returns the scores that device.NextDrawer draws by, (x[r,i] + never[i])/T − ln(−ln u(keys[r], i)), and −∞ for ids
+// that left leaves out of x[r] + never. never and limits are nil for none.
+func DrawNext(
+	x Mat, never []float64, keys []uint64, limits []NextLimits, left func(y []float64, l NextLimits) []bool,
+) Mat {
 	scores := New(x.Rows, x.Cols)
 	for r := range x.Rows {
-		for i, v := range x.Row(r) {
+		y := slices.Clone(x.Row(r))
+		for i := range y {
 			if never != nil {
-				v += never[i]
+				y[i] += never[i]
 			}
-			scores.Row(r)[i] = v - math.Log(-math.Log1p(-device.NextUniform(keys[r], i)))
+		}
+		l := NextLimits{T: 1}
+		if limits != nil {
+			l = limits[r]
+		}
+		in := left(y, l)
+		for i, v := range y {
+			scores.Row(r)[i] = math.Inf(-1)
+			if in[i] {
+				scores.Row(r)[i] = v/l.T - math.Log(-math.Log1p(-device.NextUniform(keys[r], i)))
+			}
 		}
 	}
 	return scores
+}
+
+// Left reports which ids limits leave, by sorting them all: the first K, and of these as many as have the part P of their
+// weights exp(y/T).
+func Left(y []float64, l NextLimits) []bool {
+	ids, in := make([]int, len(y)), make([]bool, len(y))
+	for i := range ids {
+		ids[i] = i
+	}
+	slices.SortStableFunc(ids, func(a, b int) int { return cmp.Compare(y[b], y[a]) })
+	if k := int(l.K); k > 0 {
+		ids = ids[:min(k, len(ids))]
+	}
+	weight := func(i int) float64 { return math.Exp((y[i] - y[ids[0]]) / l.T) }
+	sum, mass := 0.0, 0.0
+	for _, i := range ids {
+		sum += weight(i)
+	}
+	for n, i := range ids {
+		if l.P > 0 && l.P < 1 && n > 0 && mass >= l.P*sum {
+			break
+		}
+		in[i] = true
+		mass += weight(i)
+	}
+	return in
 }
 
 // SquaredError returns Σ_r ‖u[r]−t[r]‖²/m, m the columns, and the gradient of weight·invN times it over u.
