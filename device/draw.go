@@ -28,10 +28,10 @@ type NextDrawer interface {
 	// probability. keys [2n,1] I32 are the lower and the upper half of a 64-bit key for each row.
 	//
 	// limits [n,3] F32 has for each row its T > 0, p and k. Ids are in the order of x+never, from the largest on, the
-	// lowest of equal ones first. k leaves the first k of them; 0, or V or more, leaves all. Then p leaves as many of these,
-	// from the first on, as it takes for their weights exp(x/T) to sum to the part p of the weights of all of these, one at
-	// least; 0, or 1 or more, leaves them all. A sum of weights is within 1e-5 of the exact one: so near to p, one id more
-	// or less may be left. limits may be zero: T = 1, and nothing is left out.
+	// lowest of equal ones first. k leaves the first k of them; 0, or V or more, leaves all. Then p leaves as many of
+	// these, from the first on, as it takes for their weights exp((x+never)/T) to sum to the part p of the weights of all
+	// of these, one at least; 0, or 1 or more, leaves them all. A sum of weights is within 1e-5 of the exact one: so near
+	// to p, one id more or less may be left. limits may be zero: T = 1, and nothing is left out.
 	DrawNext(ids, out, x, never, keys, limits Tensor)
 }
 

@@ -46,8 +46,8 @@ func (e *Engine) wayOf(q *Sequence, draws bool) way {
 	return onHost
 }
 
-// choose chooses the token behind each row of hidden states. Logits stay on the device but for sequences whose token the
-// host chooses.
+// choose chooses the token behind each row of hidden states. Logits stay on the device but for sequences whose token
+// the host chooses.
 func (e *Engine) choose(qs []*Sequence, hidden device.Tensor) error {
 	n := hidden.Rows
 	z := e.s.Temp("logits", device.Logits, tensor.F32, n, e.o.Vocab)
@@ -95,9 +95,9 @@ func (e *Engine) choose(qs []*Sequence, hidden device.Tensor) error {
 	return nil
 }
 
-// onDevice finds the likeliest id of each row of logits and, if a sequence wants that, draws one of each row. It returns
-// two numbers a row: the id, and the largest logit; behind those of all rows the id that was drawn, and the logarithm of
-// its probability. One download brings them all.
+// onDevice finds the likeliest id of each row of logits and, if a sequence wants that, draws one of each row. It
+// returns two numbers a row: the id, and the largest logit; behind those of all rows the id that was drawn, and the
+// logarithm of its probability. One download brings them all.
 func (e *Engine) onDevice(qs []*Sequence, ways []way, z device.Tensor) ([]float32, error) {
 	n, rows := z.Rows, z.Rows
 	e.s.ArgMax(e.chosen.RowRange(0, n), e.best.RowRange(0, n), z)
@@ -131,8 +131,8 @@ func (q *Sequence) limits(vocab int) []float32 {
 	return []float32{float32(q.r.Temperature), p, float32(min(q.r.TopK, vocab))}
 }
 
-// nextKey returns the halves of the key by which the device draws the next token: a function of seed, prompt, sample and
-// position.
+// nextKey returns the halves of the key by which the device draws the next token: a function of seed, prompt, sample
+// and position.
 func (q *Sequence) nextKey() (lo, hi int32) {
 	key := mix(binary.LittleEndian.Uint64(q.key[:]) + (uint64(q.made)+1)*splitGamma)
 	return int32(uint32(key)), int32(uint32(key >> 32))

@@ -22,7 +22,9 @@ func drawsByLimits(t *testing.T, dev device.Device) {
 	vocab := m.Config.Vocab
 	e := newEngine(m, dev.NewStream(), EngineOptions{Slots: 1, Rows: rows, Capacity: 8, Vocab: vocab})
 	defer e.free()
-	all := []Options{{Temperature: .8, TopP: .7}, {Temperature: 1}, {Temperature: 1.5, TopK: 6}, {Temperature: 2, TopK: 9, TopP: .6}}
+	all := []Options{
+		{Temperature: .8, TopP: .7}, {Temperature: 1}, {Temperature: 1.5, TopK: 6}, {Temperature: 2, TopK: 9, TopP: .6},
+	}
 	rng, logits := rand.New(rand.NewPCG(1, 2)), make([]float32, vocab)
 	for i := range logits {
 		logits[i] = float32(math.Round(rng.NormFloat64()*4) / 2) // many are equal

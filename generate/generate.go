@@ -1,8 +1,8 @@
 // Package generate continues a sequence of token ids with a model: greedily or by sampling, with a key-value cache.
 //
-// Sampling order: repetition penalty, temperature, top-k, top-p, then one draw from the renormalised rest: by a seeded PCG
-// generator, or, of the texts of an Engine, by numbers that are a function of the request. The same seed, model and device
-// kind give the same ids.
+// Sampling order: repetition penalty, temperature, top-k, top-p, then one draw from the renormalised rest: by a seeded
+// PCG generator, or, of the texts of an Engine, by numbers that are a function of the request. The same seed, model and
+// device kind give the same ids.
 package generate
 
 import (

@@ -20,8 +20,8 @@ type drawOp struct {
 	run      func(worker, lo, hi int)
 }
 
-// DrawNext draws an id of each row: see device.NextDrawer. Two logarithms an id, in float64; where a row has a p or a k, its
-// ids are sorted.
+// DrawNext draws an id of each row: see device.NextDrawer. Two logarithms an id, in float64; where a row has a p or a k,
+// its ids are sorted.
 func (s *Stream) DrawNext(ids, out, x, never, keys, limits device.Tensor) {
 	device.CheckDrawNext(ids, out, x, never, keys, limits)
 	if !s.begin() {
@@ -93,7 +93,7 @@ func (o *drawOp) left(x, limits []float32) []int {
 	for i := range ids {
 		ids[i] = i
 	}
-	slices.SortFunc(ids, func(a, b int) int { return cmp.Or(cmp.Compare(o.logit(x, b), o.logit(x, a)), cmp.Compare(a, b)) })
+	slices.SortStableFunc(ids, func(a, b int) int { return cmp.Compare(o.logit(x, b), o.logit(x, a)) })
 	if k := int(limits[2]); k > 0 {
 		ids = ids[:min(k, len(ids))]
 	}

@@ -13,7 +13,8 @@ import (
 // nextLimits are limits of DrawNext over cols ids: each alone, and together.
 func nextLimits(cols int) []ref.NextLimits {
 	return []ref.NextLimits{
-		{T: .8, P: .95}, {T: 1}, {T: 2}, {T: .8, P: .9, K: 20}, {T: 3, K: 3}, {T: .25, P: .3}, {T: 4, P: .6, K: float64(cols)},
+		{T: .8, P: .95}, {T: 1}, {T: 2}, {T: .8, P: .9, K: 20}, {T: 3, K: 3}, {T: .25, P: .3},
+		{T: 4, P: .6, K: float64(cols)},
 		{T: 1, P: 1, K: 1}, {T: 1.3, P: .999}, {T: 2.5, P: .55, K: 9}, {T: 1, P: 1e-9}, {T: 5, P: .5, K: 1 << 20},
 	}
 }
@@ -27,8 +28,9 @@ func (l *lab) limits(all []ref.NextLimits) device.Tensor {
 	return l.in(tensor.F32, m)
 }
 
-// checkDrawLimits: the id that is drawn is one that the limits leave, has the largest score of those but for rounding, and
-// its own probability. Where a sum of weights is within 1e-5 of p, an id more or less may be left. Many logits are equal.
+// checkDrawLimits: the id that is drawn is one that the limits leave, has the largest score of those but for rounding,
+// and its own probability. Where a sum of weights is within 1e-5 of p, an id more or less may be left. Many logits are
+// equal.
 func checkDrawLimits(l *lab, cols, each int) {
 	d := l.nextDrawer()
 	if d == nil {

@@ -25,7 +25,8 @@ func drawNextCases() []Case {
 		}
 	}
 	for _, s := range []struct{ cols, keys int }{{2, 2}, {17, 6}, {257, 3}, {4099, 1}} {
-		all = append(all, both(fmt.Sprintf("draw next, limits/%d", s.cols), func(l *lab) { checkDrawLimits(l, s.cols, s.keys) })...)
+		all = append(all, both(fmt.Sprintf("draw next, limits/%d", s.cols),
+			func(l *lab) { checkDrawLimits(l, s.cols, s.keys) })...)
 	}
 	all = append(all, both("draw next, limits/none", checkDrawUnlimited)...)
 	return append(all, Case{Name: "draw next, limits/as often as likely", check: checkDrawLimitedShares},
