@@ -65,7 +65,8 @@ func sameTexts(t *testing.T, what string, got, want []written) {
 // requestsOf returns requests of different lengths and settings, two of them of one prompt.
 func requestsOf(rng *rand.Rand, vocab, n, longest, tokens int) (all []generate.Request) {
 	for i := range n {
-		r := generate.Request{Options: generate.Options{MaxTokens: 1 + rng.IntN(tokens), Temperature: .8, TopP: .95, Seed: 7}, LogProbs: i%3 - 1}
+		o := generate.Options{MaxTokens: 1 + rng.IntN(tokens), Temperature: .8, TopP: .95, Seed: 7}
+		r := generate.Request{Options: o, LogProbs: i%3 - 1}
 		if i%4 == 3 {
 			r.Options = generate.Options{MaxTokens: tokens, RepeatPenalty: 1.1, RepeatLastN: 8}
 			r.LogProbs = -1

@@ -20,8 +20,8 @@ type drawOp struct {
 	run      func(worker, lo, hi int)
 }
 
-// DrawNext draws an id of each row: see device.NextDrawer. Two logarithms an id, in float64; where a row has a p or a k,
-// its ids are sorted.
+// DrawNext draws an id of each row: see device.NextDrawer. Two logarithms an id, in float64; where a row has a p or
+// a k, its ids are sorted.
 func (s *Stream) DrawNext(ids, out, x, never, keys, limits device.Tensor) {
 	device.CheckDrawNext(ids, out, x, never, keys, limits)
 	if !s.begin() {

@@ -43,8 +43,8 @@ func Project(t Mat, starts, ids []int, weights []float64, temperature float64) M
 // NextLimits are the limits of a row of device.NextDrawer.
 type NextLimits struct{ T, P, K float64 }
 
-// DrawNext returns the scores that device.NextDrawer draws by, (x[r,i] + never[i])/T − ln(−ln u(keys[r], i)), and −∞
-// for ids that left leaves out of x[r] + never. never and limits are nil for none.
+// DrawNext returns the scores that device.NextDrawer draws by, (x[r,i] + never[i])/T − ln(−ln u(keys[r], i)), and
+// −∞ for ids that left leaves out of x[r] + never. never and limits are nil for none.
 func DrawNext(
 	x Mat, never []float64, keys []uint64, limits []NextLimits, left func(y []float64, l NextLimits) []bool,
 ) Mat {

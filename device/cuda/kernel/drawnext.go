@@ -24,8 +24,8 @@ type drawNextArgs struct {
 // Scores are rounded to float32: the id that is drawn may have a score that is 1e-5 below the largest. Bytes moved: x
 // once; never is read again for each row, and comes from the cache.
 //
-// limits [n,3] float32, if not zero, are T, p and k of device.NextDrawer. A row without limits reads x once, as above, and
-// has the same bits. One with a p or a k reads x twice where its first id is left, and two more times for every id that
+// limits [n,3] float32, if not zero, are T, p and k of device.NextDrawer. A row without limits reads x once, as above,
+// and has the same bits. One with a p or a k reads x twice where its first id is left, and two more times for every id that
 // was not; with both, twelve times more for the weight of the first k. All but the first reading of 600 KB a row come
 // from the second cache. By operations, 60 a logit where scores are and 15 elsewhere, a row of 151,936 logits takes a
 // multiprocessor of an H200 at 1.7 GHz 40 µs, and 10 µs a further reading: estimated, not measured.
