@@ -17,6 +17,7 @@ import (
 //	64 KiB among rows of tokens, or 4 KiB   a line: tokens that no text of the training had keep rows of zeros
 //	at their end
 //	norms, and scales of MXFP4 and FP8      zeros only: a whole one is refused, and any run of them a line
+//	norms that multiply by w+1              zeros only, and not a whole one, which a new model has: a line
 const (
 	longHole = 64 << 10
 	tailHole = 4 << 10
@@ -41,7 +42,7 @@ func (c *Container) Holes(odd bool) (lines []string, err error) {
 	judged := c.matrices()
 	more := 0
 	for _, t := range c.Stored.Tensors() {
-		slot, ok := judged(t)
+		at, ok := judged(t)
 		if !ok {
 			continue
 		}
@@ -52,10 +53,14 @@ func (c *Container) Holes(odd bool) (lines []string, err error) {
 		if len(holes) == 0 {
 			continue
 		}
+		slot := at.Slot
 		size, end := t.Held().Size, c.tokens(t, slot)
 		var short, count int64 // runs that are too short to be told one by one
 		for _, h := range holes {
 			if slot.Role == arch.Norm && h.Fill != 0 { // most norms of a new model are 1
+				continue
+			}
+			if at.offset && h.Size == size {
 				continue
 			}
 			if damage(h, slot, size) && !(odd && (h.Fill != 0 || h.Size < size)) {
@@ -104,30 +109,31 @@ func refused(h tensor.Hole, name string, size int64) error {
 }
 
 // matrices reports of a stored tensor whether it is a matrix or a norm that is a part of the model and cannot be zero, and of which slot.
-// Biases are zero in a new model, and norms that multiply by w+1; a tied model has no slot for its head. Without a configuration names tell.
-func (c *Container) matrices() func(t tensor.Stored) (arch.Slot, bool) {
+// Biases are zero in a new model; a tied model has no slot for its head. Without a configuration names tell.
+func (c *Container) matrices() func(t tensor.Stored) (judgedSlot, bool) {
 	config, err := c.ReadConfig()
 	if err != nil {
-		return func(t tensor.Stored) (arch.Slot, bool) {
-			return arch.Slot{}, len(t.Shape) > 1 && t.Name != headName && !strings.HasSuffix(t.Name, "bias")
+		return func(t tensor.Stored) (judgedSlot, bool) {
+			return judgedSlot{}, len(t.Shape) > 1 && t.Name != headName && !strings.HasSuffix(t.Name, "bias")
 		}
 	}
-	slots := map[string]arch.Slot{}
+	slots := map[string]judgedSlot{}
 	for _, s := range arch.Slots(config) {
 		for _, p := range places(c.Kind, s) {
-			if s.Role != arch.Norm && MayBeZero(config, s) || s.Role == arch.Norm && multiplier(config, s, p) != 0 {
+			if s.Role != arch.Norm && MayBeZero(config, s) {
 				continue
 			}
+			own := judgedSlot{s, s.Role == arch.Norm && multiplier(config, s, p) != 0}
 			for _, name := range names(p) {
-				slots[name] = s
+				slots[name] = own
 				if p.Blocks {
-					slots[name+"_blocks"], slots[name+"_scales"] = s, scales
+					slots[name+"_blocks"], slots[name+"_scales"] = own, scales
 				}
 				slots[name+"_scale_inv"] = scales // of FP8
 			}
 		}
 	}
-	return func(t tensor.Stored) (arch.Slot, bool) {
+	return func(t tensor.Stored) (judgedSlot, bool) {
 		name := t.Name
 		if c.Kind != format.GGUF {
 			name, _ = arch.TextName(t.Name)
@@ -138,7 +144,13 @@ func (c *Container) matrices() func(t tensor.Stored) (arch.Slot, bool) {
 }
 
 // scales stand for many values each, none of which is zero in a trained model: they are judged as a norm is.
-var scales = arch.Slot{Role: arch.Norm}
+var scales = judgedSlot{Slot: arch.Slot{Role: arch.Norm}}
+
+// judgedSlot is a slot whose zeros are judged.
+type judgedSlot struct {
+	arch.Slot
+	offset bool // a norm that multiplies by w+1: all of it is zero in a new model, and no run of it in a trained one
+}
 
 // multiplier is what a norm multiplies by where its file has a zero.
 func multiplier(c arch.Config, s arch.Slot, p arch.Place) float64 {
