@@ -99,24 +99,23 @@ func (e *Engine) choose(qs []*Sequence, hidden device.Tensor) error {
 // returns two numbers a row: the id, and the largest logit; behind those of all rows the id that was drawn, and the
 // logarithm of its probability. One download brings them all.
 func (e *Engine) onDevice(qs []*Sequence, ways []way, z device.Tensor) ([]float32, error) {
-	n, rows := z.Rows, z.Rows
+	n, m, rows := z.Rows, len(qs), z.Rows // the rows behind m are padding
 	e.s.ArgMax(e.chosen.RowRange(0, n), e.best.RowRange(0, n), z)
 	if slices.Contains(ways, drawn) {
-		keys, limits := make([]int32, 2*n), make([]float32, device.NextLimits*n)
-		for i := range n {
-			limits[device.NextLimits*i] = 1
-		}
+		keys, limits := make([]int32, 2*m), make([]float32, device.NextLimits*m)
 		for i, q := range qs {
+			limits[device.NextLimits*i] = 1
 			if ways[i] == drawn {
 				keys[2*i], keys[2*i+1] = q.nextKey()
 				copy(limits[device.NextLimits*i:], q.limits(e.o.Vocab))
 			}
 		}
-		key, limit := e.keys.RowRange(0, 2*n), e.limits.RowRange(0, n)
+		key, limit := e.keys.RowRange(0, 2*m), e.limits.RowRange(0, m)
 		e.s.UploadInts(key, keys)
 		e.s.Upload(limit, limits)
-		rows += n
-		e.s.(device.NextDrawer).DrawNext(e.chosen.RowRange(0, n), e.best.RowRange(n, rows), z, device.Tensor{}, key, limit)
+		rows += m
+		e.s.(device.NextDrawer).DrawNext(e.chosen.RowRange(0, m), e.best.RowRange(n, rows), z.RowRange(0, m),
+			device.Tensor{}, key, limit)
 	}
 	told := make([]float32, 2*rows)
 	return told, e.s.Download(told, e.best.RowRange(0, rows))

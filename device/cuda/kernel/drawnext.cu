@@ -166,7 +166,8 @@ APR_DEVICE u32 warp_sum(u32 v) {
 }
 
 // of_first returns the sum of the weights of the first k columns, of which the last has a place in [lo, hi): eight parts
-// of what is left are told apart by one reading, and of equal logits it does not matter which are the first.
+// of what is left are told apart by one reading, and of equal logits it does not matter which are the first. It ends where
+// a place has just k columns from there on, mostly long before the last bit.
 template <int E>
 APR_DEVICE double of_first(const DrawNextArgs &a, const float *x, double k, float top, float scale, u32 lo, u32 hi, double *part) {
     SHARED(u32, table, 7 * 32);
@@ -188,7 +189,8 @@ APR_DEVICE double of_first(const DrawNextArgs &a, const float *x, double k, floa
             const u32 at = lo + (i + 1) * step; // no place is near 2³²
             const u32 n = warp_sum(lane() < threads() / 32 ? table[32 * i + lane()] : 0u);
             if (at >= hi) continue;
-            if (n >= k) from = at;
+            if (n > k) from = at;
+            else if (n == k) { from = at - 1; to = at; } // these are the first
             else if (at < to) to = at;
         }
         lo = from;
