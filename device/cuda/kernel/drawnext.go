@@ -27,8 +27,8 @@ type drawNextArgs struct {
 // limits [n,3] float32, if not zero, are T, p and k of device.NextDrawer. A row without limits reads x once, as above,
 // and has the same bits. One with a p or a k reads x twice where its first id is left, and two more times for every id
 // that was not; with both, up to twelve times more for the weight of the first k. All but the first reading of 600 KB
-// a row come from the second cache. By operations, 60 a logit where scores are and 15 elsewhere, a row of 151,936 logits
-// takes a multiprocessor of an H200 at 1.7 GHz 40 µs, and 10 µs a further reading: estimated, not measured.
+// a row come from the second cache. By operations, 60 a logit where scores are and 15 elsewhere, a row of 151,936
+// logits takes a multiprocessor of an H200 at 1.7 GHz 40 µs, and 10 µs a further reading: estimated, not measured.
 func DrawNext(q Queue, ids, out, x, never, keys, limits Mat) {
 	need(x.Type == tensor.F32 && ids.Rows == x.Rows && x.Cols > 0 && x.Cols < 1<<24, "DrawNext", "shapes differ")
 	need(out.Rows == x.Rows && out.Cols == 2 && keys.Rows*keys.Cols == 2*x.Rows, "DrawNext", "shapes differ")
