@@ -85,7 +85,8 @@ func ReadTextPrompts(paths []string, maxChars int) (prompts []TextPrompt, long i
 			}
 			p, err := parseTextPrompt(lines.Text())
 			if err != nil {
-				return nil, 0, fault.In(fault.Invalid, path, `is not {"prompt": "text", "source": "text", "kind": "text"}`).At("line %d", n).Because(err)
+				return nil, 0, fault.In(fault.Invalid, path, `is not {"prompt": "text", "source": "text", "kind": "text"}`).
+					At("line %d", n).Because(err).WithHint("%s", promptHint(lines.Text()))
 			}
 			if maxChars > 0 && utf8.RuneCountInString(p.Prompt) > maxChars {
 				long++
@@ -101,6 +102,24 @@ func ReadTextPrompts(paths []string, maxChars int) (prompts []TextPrompt, long i
 		return nil, long, fault.In(fault.Invalid, strings.Join(paths, ", "), "no prompt to answer: %d are longer than --max-prompt-chars", long)
 	}
 	return prompts, long, nil
+}
+
+// promptHint is the command that makes prompts of records of another form, which line is one of; "": none is known.
+func promptHint(line string) string {
+	var fields map[string]json.RawMessage
+	if json.Unmarshal([]byte(line), &fields) != nil {
+		return ""
+	}
+	switch {
+	case fields["messages"] != nil:
+		return "prompts of conversations: " +
+			"jq -c '{prompt: [.messages[] | select(.role == \"user\")][0].content}' FILE > prompts.jsonl"
+	case fields["prompt"] != nil:
+		return "prompts alone: jq -c '{prompt}' FILE > prompts.jsonl"
+	case fields["instruction"] != nil:
+		return "prompts of instructions: jq -c '{prompt: .instruction}' FILE > prompts.jsonl"
+	}
+	return ""
 }
 
 // parseTextPrompt reads one line.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"apr/corpus"
@@ -55,6 +56,18 @@ func TestUnreadableAnswersAreLeftOut(t *testing.T) {
 	for line := range bytes.Lines(text) {
 		if err := corpus.CheckRecord(line); err != nil {
 			t.Errorf("%s: %v", line, err)
+		}
+	}
+}
+
+// Records of other forms are told how to become prompts.
+func TestPromptHint(t *testing.T) {
+	for line, want := range map[string]string{
+		`{"messages": []}`: ".messages[]", `{"prompt": "a", "id": 7}`: "'{prompt}'", `{"instruction": "a"}`: ".instruction",
+		`{"text": "a"}`: "", `7`: "", `{`: "",
+	} {
+		if got := promptHint(line); want == "" && got != "" || !strings.Contains(got, want) {
+			t.Errorf("%s: %q", line, got)
 		}
 	}
 }

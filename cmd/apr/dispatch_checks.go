@@ -183,8 +183,12 @@ func (i *inspection) checkDisk(context.Context) (verdict, error) {
 	case disk.Available == 0:
 		return other("warning", "%s; how much is free is not known", what)
 	case disk.Available < uint64(need):
-		return verdict{}, fault.In(fault.IO, i.c.Output, "%s, %s free", what, cli.Bytes(int64(min(disk.Available, math.MaxInt64)))).
-			WithHint("free some, choose another --output, or keep fewer checkpoints; --min-disk is the least that is asked for").WithID("E-DISPATCH-030")
+		hint := "free some, choose another --output, or keep fewer checkpoints; --min-disk is the least that is asked for"
+		if enough := disk.Total/1e9 + 1; disk.Available >= uint64(enough*1e9) {
+			hint = fmt.Sprintf("--min-disk %dGB is enough for what the plan counts", enough)
+		}
+		return verdict{}, fault.In(fault.IO, i.c.Output, "%s, %s free", what,
+			cli.Bytes(int64(min(disk.Available, math.MaxInt64)))).WithHint("%s", hint).WithID("E-DISPATCH-030")
 	}
 	return ok("%s; %s free", what, cli.Bytes(int64(min(disk.Available, math.MaxInt64))))
 }

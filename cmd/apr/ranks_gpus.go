@@ -24,7 +24,12 @@ func (o *distillOptions) takeDevice(e *cli.Env) error {
 	if err != nil {
 		return fault.In(fault.Usage, deviceVariable, "%q is not a whole number from 0 up", v)
 	}
-	if o.Backend != "cpu" { // which has one device
+	if o.Backend == "auto" && o.GPUs == "1" {
+		if gpus, _ := gpuCount(); gpus == 0 { // the ranks train on the CPU, which has one device
+			return nil
+		}
+	}
+	if o.Backend != "cpu" {
 		o.Device = int(n)
 	}
 	return nil

@@ -78,6 +78,8 @@ func TestWhichRanks(t *testing.T) {
 		{"twice", "", "--gpus 2 --world-size 2", 4, 0, 0, 0, 0, "", fault.Usage, "--world-size +2"},
 		{"a rank that was started", "APR_RANK_STARTED=1 APR_RANK_DEVICE=3 APR_RANK_SECRET=s APR_DISTILL_RANK=2 " +
 			"APR_DISTILL_WORLD_SIZE=4 APR_DISTILL_RENDEZVOUS=h:1", "--gpus 4 --device 1", 0, 2, 4, 0, 3, "h:1", none, ""},
+		{"a rank that was started without GPUs", "APR_RANK_STARTED=1 APR_RANK_DEVICE=1 APR_RANK_SECRET=s " +
+			"APR_DISTILL_RANK=1 APR_DISTILL_WORLD_SIZE=2 APR_DISTILL_RENDEZVOUS=h:1", "", 0, 1, 2, 0, 0, "h:1", none, ""},
 		{"a wrong device", "APR_RANK_STARTED=1 APR_RANK_DEVICE=x", "", 0, 0, 0, 0, 0, "", fault.Usage, "APR_RANK_DEVICE"},
 
 		{"torchrun, GPUs", torchrun, "", 2, 1, 2, 0, 1, "h:9", none, ""},

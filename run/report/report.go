@@ -378,23 +378,19 @@ func warnings(r *runlog.Record) (all []string) {
 	if r.Damaged > 0 {
 		all = append(all, fmt.Sprintf("%d lines of the run's records cannot be read; they are left out.", r.Damaged))
 	}
-	refused := 0
+	refused, diverging := 0, 0 // of the steps that count: a resumed run has the events of those it did again, too
 	for _, s := range r.Steps {
 		if !s.Finite {
 			refused++
-		}
-	}
-	if refused > 0 {
-		all = append(all, fmt.Sprintf("%d steps were not finite; they left the weights as they were.", refused))
-	}
-	diverging := 0
-	for _, e := range r.Events {
-		if e.Kind == "warning" && e.Name == "diverging step" {
+		} else if s.Diverged {
 			diverging++
 		}
 	}
+	if refused > 0 {
+		all = append(all, refusedSteps(refused, "not finite")+".")
+	}
 	if diverging > 0 {
-		all = append(all, fmt.Sprintf("%d steps had a loss far above those before; they left the weights as they were, and the events below name them.", diverging))
+		all = append(all, refusedSteps(diverging, "far above those before")+"; the events below name what was seen.")
 	}
 	for _, e := range r.Events {
 		if e.Kind == "warning" && (e.Name == runlog.OwnText || e.Name == runlog.EditedText) {
@@ -402,6 +398,14 @@ func warnings(r *runlog.Record) (all []string) {
 		}
 	}
 	return all
+}
+
+// refusedSteps says how many steps had such a loss.
+func refusedSteps(n int, loss string) string {
+	if n == 1 {
+		return "1 step had a loss " + loss + "; it left the weights as they were"
+	}
+	return fmt.Sprintf("%d steps had a loss %s; they left the weights as they were", n, loss)
 }
 
 // count prints an integer with thousands separated.

@@ -543,3 +543,25 @@ func TestSettingsInForce(t *testing.T) {
 		}
 	}
 }
+
+// TestRefusedStepsAreTold: the verdict says of how many tokens a leg has learned nothing, and the report counts steps,
+// not events: a run that was resumed has those of the steps that it did again, too.
+func TestRefusedStepsAreTold(t *testing.T) {
+	r := record(3)
+	r.Steps[4].Diverged = true // of the control
+	for range 2 {
+		r.Events = append(r.Events, runlog.Event{Kind: "warning", Name: "diverging step", Reason: "loss 9"})
+	}
+	p := New(r)
+	want := "Refused steps taught nothing: 0 of these tokens of the student's, 8 of the control's."
+	if !strings.Contains(p.Verdict.Detail, want) {
+		t.Errorf("%s", p.Verdict.Detail)
+	}
+	want = "1 step had a loss far above those before; it left the weights as they were"
+	if !strings.Contains(page(t, r), want) {
+		t.Error("the report does not say that one step was refused")
+	}
+	if r = record(3); strings.Contains(New(r).Verdict.Detail, "Refused") {
+		t.Error("nothing was refused")
+	}
+}

@@ -222,11 +222,27 @@ func (v *Verdict) againstControl(r *runlog.Record, distilled, control *Score, ou
 		v.Detail = fmt.Sprintf("On %s held-out tokens a control that was trained on %s without the teacher does better: perplexity %s, the distilled student %s.",
 			count(distilled.Targets), same, perplexityText(control.Perplexity), perplexityText(distilled.Perplexity))
 	}
+	v.Detail += notApplied(r)
 	v.Detail += v.Gap.text()
 	if v.EqualTime == nil {
 		v.Detail += " How they compare at equal time cannot be told: " + unequal(r) + "."
 	}
 	v.Detail += v.EqualTime.text()
+}
+
+// notApplied says of how many tokens the student and the control have learned nothing, because the step was refused.
+func notApplied(r *runlog.Record) string {
+	lost := map[string]int64{}
+	for _, s := range r.Steps {
+		if s.Refused() {
+			lost[s.Leg] += int64(s.Tokens)
+		}
+	}
+	if len(lost) == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" Refused steps taught nothing: %s of these tokens of the student's, %s of the control's.",
+		count(lost["student"]), count(lost["control"]))
 }
 
 // better words a student that is better than the control. It is only good news where the student has learned, and where the teacher
