@@ -229,8 +229,8 @@ func (s *Stream) Arrive() {
 		return
 	}
 	o.collect(func(_ *group, t *driver.Thread) error {
-		for kind, any := range kinds {
-			if !any {
+		for kind, some := range kinds {
+			if !some {
 				continue
 			}
 			if kind >= weightsTravel { // gradients are waited for from when the last of them was complete
@@ -245,15 +245,15 @@ func (s *Stream) Arrive() {
 		return nil
 	})
 	o.end()
-	for kind, any := range kinds {
-		s.waits[kind] = s.waits[kind] || any
+	for kind, some := range kinds {
+		s.waits[kind] = s.waits[kind] || some
 	}
 }
 
 // exposed returns how long the device had to wait for what arrived.
 func (g *group) exposed(t *driver.Thread, waits [kindsOfTravel]bool) (sum time.Duration, err error) {
-	for kind, any := range waits {
-		if any {
+	for kind, some := range waits {
+		if some {
 			took, err := t.Elapsed(g.travels.from[kind], g.travels.done[kind])
 			if err != nil {
 				return 0, err
