@@ -194,10 +194,15 @@ func CheckAttentionBackward(dq, dk, dv, do, o, lse, q, k, v Tensor, a Attn) {
 	vectors(op, a.Heads, a.DSinks)
 }
 
+// heads demands query heads that share key-value heads evenly, of a size that there is.
+func heads(op Op, n, kv, size int) {
+	need(size > 0 && kv > 0 && n > 0 && n%kv == 0, op, "heads do not divide")
+	need(size <= MaxHeadDim, op, "heads have more than 512 values")
+}
+
 // attention is what Attention and its backward have in common.
 func attention(op Op, o, lse, q, k, v Tensor, a Attn) {
-	need(a.HeadDim > 0 && a.KVHeads > 0 && a.Heads > 0 && a.Heads%a.KVHeads == 0, op, "heads do not divide")
-	need(a.HeadDim <= MaxHeadDim, op, "heads have more than 512 values")
+	heads(op, a.Heads, a.KVHeads, a.HeadDim)
 	need(min(a.Batch, a.QLen, a.KLen) >= 0, op, "a number of rows is negative")
 	need(a.KStride >= a.KLen && a.QOffset >= 0 && a.QOffset+a.QLen <= a.KLen, op, "queries see keys that are not there")
 	need(a.Window >= 0, op, "the window is negative")

@@ -56,6 +56,8 @@ const (
 	OpBalanceBackward
 	OpGather
 	OpScatter
+	OpPutRows
+	OpAttendPages
 	OpLoss
 	OpSquaredError
 	OpCompareMaps
@@ -82,7 +84,8 @@ var opNames = [NumOps]string{
 	"GLU", "MatMulGLU", "GLUBackward", "Add", "Scale", "SoftCap", "Dropout", "LowRank", "LowRankWeightGrad",
 	"LowRankInputGrad", "Mix", "Project",
 	"Route", "RouteBackward", "GroupedMatMul", "GroupedInputGrad",
-	"GroupedWeightGrad", "Combine", "CombineBackward", "CountSlots", "BalanceBackward", "Gather", "Scatter", "Loss",
+	"GroupedWeightGrad", "Combine", "CombineBackward", "CountSlots", "BalanceBackward", "Gather", "Scatter",
+	"PutRows", "AttendPages", "Loss",
 	"SquaredError", "CompareMaps", "Verdict", "AdamW", "Quantize", "ArgMax", "DrawNext", "DrawMany", "Decode",
 	"Temp", "Release", "Alloc", "Free", "Frozen", "Phase",
 }
@@ -118,6 +121,9 @@ func (o Op) Feature() Feature {
 	}
 	if o == OpProject {
 		return Projects
+	}
+	if o == OpPutRows || o == OpAttendPages {
+		return Pages
 	}
 	if o == OpDrawNext {
 		return DrawsNext

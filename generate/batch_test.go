@@ -111,8 +111,18 @@ func TestTextsDoNotDependOnNeighbours(t *testing.T) {
 	}
 }
 
+// unpaged is a device that does not attend over pages.
+type unpaged struct{ device.Device }
+
+func (d unpaged) Info() device.Info {
+	info := d.Device.Info()
+	info.Lacks = append(slices.Clone(info.Lacks), device.Pages)
+	return info
+}
+
 // Texts of an engine are those of one generation at a time, where that is exact: greedy, on a CPU, whose products give a row the bits
-// that it has alone. The ids cross windows, pages and changes of frequencies.
+// that it has alone. The ids cross windows, pages and changes of frequencies. A device that does not attend over
+// pages writes the same.
 func TestTextsOfAnEngineAreThoseOfGenerate(t *testing.T) {
 	for _, dir := range families(t) {
 		t.Run(filepath.Base(dir), func(t *testing.T) {
@@ -143,6 +153,11 @@ func TestTextsOfAnEngineAreThoseOfGenerate(t *testing.T) {
 			}
 			o := generate.EngineOptions{Slots: 3, Capacity: 200, Vocab: f.Config.Vocab}
 			sameTexts(t, "engine", write(t, m, o, requests, []int{3, 1, 0, 2}), want)
+			gathers, err := model.LoadFrozen(unpaged{d}, f, device.StudentWeights)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sameTexts(t, "keys that are gathered", write(t, gathers, o, requests[1:3], []int{1, 0}), want[1:3])
 		})
 	}
 }

@@ -1,6 +1,8 @@
 package model
 
 import (
+	"slices"
+
 	"apr/device"
 	"apr/tensor"
 )
@@ -9,28 +11,37 @@ import (
 const PageRows = 64
 
 // Paged holds the finished keys and the values of several sequences, one in each slot, in pages of PageRows positions. Which
-// pages a sequence has changes no bit of what is computed: attention reads its keys gathered in the order of positions.
+// pages a sequence has changes no bit of what is computed: attention reads its keys in the order of positions, for all
+// sequences at once where the device attends over pages (device.Pager), else for one after the other, gathered.
 // A layer with a window holds the window only, in a ring of pages; a DeltaNet has its state in each slot.
 //
 // A sequence takes all pages that it may need when it is admitted, so that none has to give way to another later.
 type Paged struct {
-	m         *Model
-	capacity  int // positions of a sequence at most
-	pools     []pool
-	layers    []pagedLayer
-	lengths   []int         // positions, by slot
-	class     []int         // of the frequencies by which keys were turned, by slot: see Model.class
-	positions device.Tensor // I32 [rows of a pass, 1]
-	gathered  device.Tensor // [capacity, widest 2·kv·d]: the keys and values of one sequence in order
+	m        *Model
+	capacity int // positions of a sequence at most
+	pools    []pool
+	layers   []pagedLayer
+	lengths  []int // positions, by slot
+	class    []int // of the frequencies by which keys were turned, by slot: see Model.class
+	// places, I32, are of a pass of n rows: n positions; then of each pool n rows for the new keys, n first entries, and n
+	// numbers of keys. host is what was uploaded.
+	places device.Tensor
+	host   []int32
+	// gathered, [capacity, widest 2·kv·d], are the keys and values of one sequence in order; zero where the device
+	// attends over pages.
+	gathered device.Tensor
 }
 
 // pool is the pages of all layers that hold equally many positions of a sequence.
 type pool struct {
-	window int             // 0: all positions are held
-	most   int             // pages of a sequence at most
-	free   []int           // pages
-	pages  [][]int         // by slot
-	table  []device.Tensor // by slot, I32: the row of each position; of a window's ring twice, so that every run of positions is one piece
+	window  int     // 0: all positions are held
+	most    int     // pages of a sequence at most
+	free    []int   // pages
+	pages   [][]int // by slot
+	entries int     // of the table, of a slot
+	// table, I32 [slots·entries, 1], is the row of each position; of a window's ring twice, so that every run of
+	// positions is one piece.
+	table device.Tensor
 }
 
 // pagedLayer is the part of a layer.
@@ -82,8 +93,9 @@ func (m *Model) NewPaged(n PagedSizes) *Paged {
 		l.rows = m.dev.Alloc("pages", device.KVCache, act, len(p.pools[at].free)*PageRows, width)
 		widest = max(widest, width)
 	}
-	p.positions = m.dev.Alloc("positions", device.Batch, tensor.I32, n.Rows, 1)
-	if widest > 0 {
+	p.places = m.dev.Alloc("places", device.Batch, tensor.I32, n.Rows*(1+placesOf*len(p.pools)), 1)
+	p.host = make([]int32, p.places.Rows)
+	if widest > 0 && slices.Contains(m.dev.Info().Lacks, device.Pages) {
 		p.gathered = m.dev.Alloc("gathered", device.Scratch, act, n.Capacity, widest)
 	}
 	return p
@@ -100,9 +112,7 @@ func (m *Model) newPool(n PagedSizes, window int) pool {
 	for i := range all {
 		o.free = append(o.free, all-1-i)
 	}
-	for range n.Slots {
-		o.table = append(o.table, m.dev.Alloc("pages.table", device.Batch, tensor.I32, entries, 1))
-	}
+	o.entries, o.table = entries, m.dev.Alloc("pages.table", device.Batch, tensor.I32, n.Slots*entries, 1)
 	return o
 }
 
@@ -118,9 +128,9 @@ func (p *Paged) Free() {
 		}
 	}
 	for _, o := range p.pools {
-		dev.Free(o.table...)
+		dev.Free(o.table)
 	}
-	dev.Free(p.positions)
+	dev.Free(p.places)
 	if !p.gathered.IsZero() {
 		dev.Free(p.gathered)
 	}
@@ -155,7 +165,7 @@ func (p *Paged) Admit(s device.Stream, slot, n int) {
 				}
 			}
 		}
-		s.UploadInts(o.table[slot].RowRange(0, len(rows)), rows)
+		s.UploadInts(o.table.RowRange(slot*o.entries, slot*o.entries+len(rows)), rows)
 	}
 	p.lengths[slot] = 0
 }
@@ -188,13 +198,14 @@ func (o *pool) row(slot, position int) int {
 	return pages[at/PageRows]*PageRows + at%PageRows
 }
 
-// keys returns the rows of the positions that one of them sees, in order: entries of the table.
-func (o *pool) keys(slot, position int) device.Tensor {
-	first, n := 0, position+1
+// keys returns where the table has the rows of the positions that one of them sees, in order: n entries from the first
+// on.
+func (o *pool) keys(slot, position int) (first, n int) {
+	n = position + 1
 	if o.window > 0 && n > o.window {
 		first, n = (n-o.window)%(len(o.pages[slot])*PageRows), o.window
 	}
-	return o.table[slot].RowRange(first, first+n)
+	return slot*o.entries + first, n
 }
 
 // Load copies the sequence of c to a slot that has pages for it.
@@ -223,113 +234,4 @@ func (p *Paged) Load(s device.Stream, slot int, c *Cache) {
 		}
 	}
 	p.lengths[slot], p.class[slot] = c.length, c.class
-}
-
-// each is a pass over one further position of each of several sequences.
-type each struct {
-	cache *Paged
-	slots []int // of the first rows; further rows are padding
-}
-
-// ExtendEach runs the body over one further position of the sequences in the given slots, a row of ids (I32 [n,1]) and of dst
-// [n, h] each, and writes their final hidden states. Rows behind those of slots are padding: they give a pass its shape, and nothing
-// of them reaches another row. A sequence must not outgrow its pages, or the frequencies of its rotary embeddings (see Recomputes).
-func (m *Model) ExtendEach(s device.Stream, dst device.Tensor, c *Paged, ids device.Tensor, slots []int) {
-	n := ids.Rows
-	host := make([]int32, n)
-	for i, slot := range slots {
-		host[i] = int32(c.lengths[slot])
-		if m.class(c.lengths[slot]+1) != c.class[slot] {
-			panic("model: a sequence has outgrown its frequencies")
-		}
-	}
-	positions := c.positions.RowRange(0, n)
-	s.UploadInts(positions, host)
-	m.arrange(s, n)
-	w := newWorkspace(s, n)
-	p := &pass{m: m, s: s, t: Tokens{IDs: ids, Rows: n, SeqLen: 1, Positions: positions}, act: dst.DType, each: &each{c, slots}}
-	x := p.inference(w)
-	v := p.embed(x)
-	p.perLayer(w, &perLayerActs{}, x)
-	for i := range m.layers {
-		v = p.layer(&m.layers[i], p.reused(&m.layers[i]), v, false)
-	}
-	p.last(dst, device.Tensor{}, x, v)
-	w.release()
-	for _, slot := range slots {
-		c.lengths[slot]++
-	}
-}
-
-// attendEach adds the finished k and v of each sequence to its pages, and attends to all keys that its new position sees.
-func (p *pass) attendEach(b *layer, k *acts) {
-	q := k.qkv.ColRange(0, b.Attn.QDim())
-	var kk, v device.Tensor
-	if b.own {
-		_, kk, v = b.read(k)
-	}
-	out, c := b.attended(k), p.each.cache
-	l := &c.layers[b.Attn.KVFrom]
-	o, kv := &c.pools[l.pool], b.Attn.KVDim()
-	for i, slot := range p.each.slots {
-		position := c.lengths[slot]
-		if b.own {
-			to := o.row(slot, position)
-			p.s.Copy(l.rows.RowRange(to, to+1).ColRange(0, kv), kk.RowRange(i, i+1))
-			p.s.Copy(l.rows.RowRange(to, to+1).ColRange(kv, 2*kv), v.RowRange(i, i+1))
-		}
-		rows := o.keys(slot, position)
-		g := c.gathered.RowRange(0, rows.Rows).ColRange(0, 2*kv)
-		p.s.Gather(g, l.rows, rows)
-		a := b.Attn
-		p.s.Attention(out.RowRange(i, i+1), device.Tensor{}, q.RowRange(i, i+1), g.ColRange(0, kv), g.ColRange(kv, 2*kv), device.Attn{
-			Batch: 1, QLen: 1, KLen: rows.Rows, QOffset: rows.Rows - 1, KStride: rows.Rows,
-			Heads: a.Heads, KVHeads: a.KVHeads, HeadDim: a.HeadDim, Scale: scoreScale(a.Scale, a.HeadDim), Cap: a.Cap, Sinks: b.sinks.value,
-		})
-	}
-	p.inert(out)
-}
-
-// inert makes the padding rows of what a mixer writes zero: what was in memory must not decide which experts are busy.
-func (p *pass) inert(t device.Tensor) {
-	if n := len(p.each.slots); n < t.Rows {
-		p.s.Zero(t.RowRange(n, t.Rows))
-	}
-}
-
-// ruleEach is the convolution and the delta rule for one position of each sequence.
-func (p *pass) ruleEach(b *layer, d *deltaActs, qkv device.Tensor) {
-	t, rule := &b.delta, p.rule(b)
-	rule.Sequences = device.Sequences{Batch: 1, Len: 1}
-	for i, slot := range p.each.slots {
-		at := p.each.cache.layers[b.index].states[slot]
-		row := func(x device.Tensor) device.Tensor { return x.RowRange(i, i+1) }
-		p.s.Conv(row(d.u), row(qkv), t.conv.value, at.inputs, at.inputs, rule.Sequences)
-		p.s.DeltaNet(row(d.o), row(d.u), row(d.ba), t.logA.value, t.dt.value, at.state, at.state, rule)
-	}
-	p.inert(d.o)
-}
-
-// rotateEach turns q and k of each sequence by its position; those of one class of frequencies at a time.
-func (p *pass) rotateEach(b *layer, x device.Tensor, r device.Rotary) {
-	e := p.each
-	r.SeqLen, r.Offset = 1, e.cache.capacity-1 // positions of a table: as many as there may be
-	first := 0
-	for i := range e.slots {
-		if e.cache.class[e.slots[i]] != e.cache.class[e.slots[0]] {
-			first = -1
-		}
-	}
-	if first == 0 {
-		class := 0
-		if len(e.slots) > 0 {
-			class = e.cache.class[e.slots[0]]
-		}
-		p.turn(b, x, r, class)
-		return
-	}
-	for i, slot := range e.slots {
-		r.Positions = p.t.Positions.RowRange(i, i+1)
-		p.turn(b, x.RowRange(i, i+1), r, e.cache.class[slot])
-	}
 }

@@ -138,22 +138,12 @@ func (o *attentionOp) forward(worker, task, _ int) {
 		row, head, from, to := o.at(&b, i)
 		all := l.scores[i*b.keys : (i+1)*b.keys]
 		p := all[from:to]
-		if o.cap > 0 {
-			isa.SoftCap(p, p, o.cap)
-		}
-		top := isa.Max(p)
-		if o.sinks.cols > 0 {
-			top = max(top, o.sinks.row(0)[head])
-		}
-		sum := isa.ExpSum(p, p, top)
-		if o.sinks.cols > 0 {
-			sum += math.Exp(float64(o.sinks.row(0)[head]) - float64(top))
-		}
 		clear(all[:from])
 		clear(all[to:])
-		l.scale[i] = float32(1 / sum)
+		var lse float64
+		l.scale[i], lse = o.softmax(p, head)
 		if o.lse.cols > 0 {
-			o.lse.row(row)[head] = float32(float64(top) + math.Log(sum))
+			o.lse.row(row)[head] = float32(lse)
 		}
 	}
 	l.gemm.Multiply(false, false, b.rows, d, b.keys, 1, l.scores, b.keys, o.keys(&o.v, r, g, b.low), o.v.stride, l.out, d, false)
@@ -161,6 +151,24 @@ func (o *attentionOp) forward(worker, task, _ int) {
 		isa.Scale(l.out[i*d:(i+1)*d], l.scale[i])
 	}
 	o.scatter(&o.o, l.out, &b)
+}
+
+// softmax makes the scores p of a query head their exponentials, e^{cap(p)−top}, and returns what they are multiplied
+// by to be probabilities, and the log-sum-exp.
+func (o *attentionOp) softmax(p []float32, head int) (factor float32, lse float64) {
+	isa := o.s.isa
+	if o.cap > 0 {
+		isa.SoftCap(p, p, o.cap)
+	}
+	top := isa.Max(p)
+	if o.sinks.cols > 0 {
+		top = max(top, o.sinks.row(0)[head])
+	}
+	sum := isa.ExpSum(p, p, top)
+	if o.sinks.cols > 0 {
+		sum += math.Exp(float64(o.sinks.row(0)[head]) - float64(top))
+	}
+	return float32(1 / sum), float64(top) + math.Log(sum)
 }
 
 // AttentionBackward writes dq, dk, dv. With t the capped scores, p = e^{t−lse}, δ = Σ do∘o and dp = do·vᵀ: dv = pᵀ·do,

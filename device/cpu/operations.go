@@ -22,6 +22,7 @@ type operations struct {
 	thin                    []float32 // see times
 	rotate                  rotateOp
 	attention               attentionOp
+	pages                   pagesOp
 	maps                    mapsOp
 	conv                    convOp
 	delta                   deltaOp
@@ -57,6 +58,7 @@ func (o *operations) bind(s *Stream) {
 	o.elements.s, o.elements.add, o.elements.scale, o.elements.cap = s, o.elements.added, o.elements.scaled, o.elements.capped
 	o.rotate.s, o.rotate.run = s, o.rotate.rows
 	o.attention.s, o.attention.fwd, o.attention.bwd, o.attention.sum = s, o.attention.forward, o.attention.backward, o.attention.sinkGrads
+	o.pages.s, o.pages.run = s, o.pages.one
 	o.maps.s, o.maps.average, o.maps.grads, o.maps.sum = s, o.maps.averaged, o.maps.gradients, o.maps.sinkGrads
 	o.conv.s, o.conv.fwd, o.conv.bwd = s, o.conv.forward, o.conv.backward
 	o.delta.s, o.delta.fwd, o.delta.bwd = s, o.delta.forward, o.delta.backward

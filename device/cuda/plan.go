@@ -162,6 +162,8 @@ func modulesOf(o dry.Op, act tensor.DType, tf32 bool) []string {
 			modules = append(modules, kernel.SinksModule)
 		}
 		return modules
+	case device.OpAttendPages:
+		return []string{kernel.PagesModule}
 	case device.OpDeinterleave, device.OpInterleave:
 		return []string{kernel.TurnsModule}
 	case device.OpHeadNorm, device.OpHeadNormBackward:

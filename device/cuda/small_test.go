@@ -281,6 +281,7 @@ func TestOptionalModules(t *testing.T) {
 		{dry.Op{Kind: device.OpAdd}, []string{kernel.PointwiseModule}},
 		{dry.Op{Kind: device.OpScale}, []string{kernel.PointwiseModule}},
 		{dry.Op{Kind: device.OpSoftCap}, []string{kernel.PointwiseModule}},
+		{dry.Op{Kind: device.OpAttendPages}, []string{kernel.PagesModule}},
 		{dry.Op{Kind: device.OpDropout}, []string{kernel.DropoutModule}},
 		{dry.Op{Kind: device.OpMatMul, M: 64, N: 8, K: 64, Thin: 8},
 			[]string{kernel.LowRankModule, kernel.PointwiseModule, kernel.SwiGLULowModule}},

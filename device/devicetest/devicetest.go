@@ -102,7 +102,8 @@ func Cases() []Case {
 	var all []Case
 	for _, group := range [][]Case{
 		deviceCases(), moveCases(), interleavedCases(), layerCases(), clampedCases(), headNormCases(), elementCases(), dropoutCases(), lowRankCases(), rotaryCases(), matmulCases(),
-		weighing(slices.Concat(weightCases(), fewRowCases(), expertCases())), attentionCases(), maskedAttentionCases(), sinkAttentionCases(),
+		weighing(slices.Concat(weightCases(), fewRowCases(), expertCases())), attentionCases(), maskedAttentionCases(),
+		sinkAttentionCases(), pageCases(),
 		needing(device.DeltaNet, linearCases()), lossCases(), guideCases(),
 		projectCases(), drawNextCases(), drawManyCases(), needing(device.Maps, mapCases()),
 		optimizerCases(), quantizeCases(), gradientCases(), streamCases(), repeatCases(),

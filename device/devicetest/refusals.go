@@ -28,7 +28,8 @@ func Refusals() []Refusal {
 	var all []Refusal
 	for _, group := range [][]Refusal{
 		memoryRefusals(), transferRefusals(), rowRefusals(), pickRefusals(), normRefusals(), headNormRefusals(), productRefusals(), gatedRefusals(), turnRefusals(), elementRefusals(),
-		expertRefusals(), rotaryRefusals(), attentionRefusals(), linearRefusals(), trainRefusals(), guideRefusals(),
+		expertRefusals(), rotaryRefusals(), attentionRefusals(), pageRefusals(),
+		linearRefusals(), trainRefusals(), guideRefusals(),
 		projectRefusals(), drawNextRefusals(), drawManyRefusals(), mapRefusals(), lowRankRefusals(), quantizeRefusals(),
 	} {
 		all = append(all, group...)

@@ -65,6 +65,8 @@ type ops struct {
 	weightRows     func(rows []int, part, all int) int
 	accumulate     func(into, m ref.Mat) // what += does
 	scatterZero    bool
+	putZero        bool
+	pages          pagesOp
 	stepLoss       func(s device.Scalars) float64 // of Verdict
 	guardFinite    bool
 	guardDiverged  bool
@@ -82,6 +84,7 @@ func newSlow(act tensor.DType) *slow {
 	return &slow{act: act, ops: ops{
 		rmsNorm: ref.RMSNorm, rmsNormBack: ref.RMSNormBackward, linear: ref.Linear, linearBack: ref.LinearBackward,
 		headNorm: ref.HeadNorm, headNormBack: ref.HeadNormBackward, rotate: ref.Rotate, attention: ref.Attention,
+		pages:         ref.AttendPages,
 		attentionBack: ref.AttentionBackward, sinkGrad: ref.SinkGrad, deinterleave: ref.Deinterleave, interleave: interleave,
 		glu: ref.GLU, gluBack: ref.GLUBackward, plus: ref.Mat.Add, scale: ref.Scale, softCap: ref.SoftCap, dropout: ref.Dropout,
 		mix: ref.Mix, project: ref.Project, drawMany: ref.DrawMany, drawNext: drawn, squared: ref.SquaredError,

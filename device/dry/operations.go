@@ -323,6 +323,25 @@ func (s *Stream) AdamW(params []*device.Param, _ device.AdamW) {
 	s.count(Op{Kind: device.OpAdamW, In: tensor.F32, Rows: len(params)}, 0, n)
 }
 
+var _ device.Pager = (*Stream)(nil)
+
+// PutRows records the operation.
+func (s *Stream) PutRows(dst, src, rows device.Tensor) {
+	device.CheckPutRows(dst, src, rows)
+	s.count(Op{Kind: device.OpPutRows, In: src.DType, Out: dst.DType, Rows: src.Rows, Cols: src.Cols}, 0,
+		2*use(device.OpPutRows, src)+use(device.OpPutRows, rows))
+}
+
+// AttendPages records the operation, as if each row saw the most keys that one may see.
+func (s *Stream) AttendPages(o, q, k, v device.Tensor, a device.Paged) {
+	device.CheckAttendPages(o, q, k, v, a)
+	at := a.Attn(q.Rows, a.Most)
+	op := attention(device.OpAttendPages, q, o, at)
+	keys := 2 * float64(q.Rows) * float64(a.Most) * float64(k.DType.RowBytes(k.Cols))
+	_ = use(op.Kind, k, v)
+	s.count(op, 4*pairs(at), keys+use(op.Kind, o, q, a.First, a.Keys, a.Sinks))
+}
+
 var _ device.NextDrawer = (*Stream)(nil)
 
 // DrawNext records the operation.

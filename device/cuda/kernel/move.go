@@ -108,6 +108,13 @@ func gather(q Queue, dst, src, ids Mat, code uint32) {
 func Scatter(q Queue, dst, src, rows Mat) {
 	need(rows.Rows*rows.Cols == src.Rows && dst.Cols == src.Cols && dst.Type == src.Type, "Scatter", "shapes or types differ")
 	Zero(q, dst)
+	PutRows(q, dst, src, rows)
+}
+
+// PutRows is Scatter that leaves the other rows of dst as they are. Bytes moved: twice those of src.
+func PutRows(q Queue, dst, src, rows Mat) {
+	alike := dst.Cols == src.Cols && dst.Type == src.Type
+	need(alike && rows.Rows*rows.Cols == src.Rows, "PutRows", "shapes or types differ")
 	pack := packWidth(dst.Cols, dst, src)
 	name := fmt.Sprintf("scatter_%s_%d", typeName(dst.Type), pack)
 	eachRows(src.Rows, dst.Cols/pack, func(lo, hi int) {
