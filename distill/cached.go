@@ -332,19 +332,35 @@ func openHead(dir string) (f *modelfile.Files, whole arch.Config, err error) {
 // SealCache seals a cache whose shards are all there; missing names those that are not.
 func SealCache(s cache.Store) (missing []string, err error) { return cache.SealIn(s, headFile) }
 
-// putHead writes headFile to a store, unless it is there.
+// putHead writes headFile to a store. One that is there has to hold the same tensors, as in a folder: it is fetched for
+// that.
 func putHead(s cache.Store, f *modelfile.Files, withHead bool, writer string) (err error) {
 	if d, ok := s.(cache.Folder); ok {
 		return writeHead(string(d), f, withHead, writer)
 	}
-	if _, err := s.Size(headFile); fault.KindOf(err) != fault.NotFound {
+	there, size, err := s.Open(headFile)
+	if err != nil && fault.KindOf(err) != fault.NotFound {
 		return err
+	}
+	if err == nil {
+		defer there.Close()
 	}
 	dir, err := os.MkdirTemp("", "apr-head-*")
 	if err != nil {
 		return fault.In(fault.IO, os.TempDir(), "no temporary folder can be made").Because(err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	if there != nil {
+		_, err := cache.Folder(dir).Put(headFile, there, size)
+		if err == nil {
+			err = writeHead(dir, f, withHead, writer)
+		}
+		var e *fault.Error
+		if errors.As(err, &e) && e.Path == filepath.Join(dir, headFile) {
+			e.Path = s.Path(headFile)
+		}
+		return err
+	}
 	if err := writeHead(dir, f, withHead, writer); err != nil {
 		return err
 	}

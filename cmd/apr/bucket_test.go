@@ -19,6 +19,7 @@ type scriptBucket struct{ *s3test.Server }
 //	bucket start              starts it, and sets the AWS variables
 //	bucket FAULT PERCENT      lets a share of all requests meet a fault of s3test; 0 ends it
 //	bucket change KEY N       inverts a bit of byte N of an object
+//	bucket copy FROM TO       puts the bytes of one object into another
 //	bucket remove KEY         removes an object
 //	bucket has KEY            requires an object
 //	bucket once               requires that no object was made twice
@@ -40,6 +41,8 @@ func bucketCommand(ts *testscript.TestScript, neg bool, args []string) {
 		object := append([]byte{}, b.Object(args[0])...)
 		object[number(ts, args[1])] ^= 1
 		b.Set(args[0], object)
+	case "copy":
+		b.Set(args[1], b.Object(args[0]))
 	case "remove":
 		b.Set(args[0], nil)
 	case "has":
