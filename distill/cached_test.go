@@ -118,7 +118,7 @@ func TestHiddenCacheIsTheLiveTeacher(t *testing.T) {
 // TestDrawsAreTheRows: what is drawn does not depend on workers, on how rows fall on shards, or on who makes them,
 // and a process that was stopped goes on.
 func TestDrawsAreTheRows(t *testing.T) {
-	c := smallConfig(t, 200)
+	c := smallConfig(t, 60)
 	job := CacheJob{Kind: cache.Draws, Draws: 50, Entropy: true}
 	dir, out := cacheOf(t, c, job, 1)
 	t.Logf("%.1f bytes a position of %d", *out.PerPosition, out.Positions)

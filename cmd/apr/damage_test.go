@@ -78,7 +78,8 @@ var readers = []struct {
 	{"tensors X --stats", ""},
 	{"validate X", ""},
 	{"check X --no-gpu", ""},
-	{"dispatch X --student-config student.json -d train.jsonl --steps 1 --batch-size 2 --seq-len 16 --backend cpu -o sent --dry-run", "sent"},
+	{"dispatch X --student-config student.json -d train.jsonl --steps 1 --batch-size 2 --seq-len 16 --backend cpu " +
+		"--min-disk 1MB -o sent --dry-run", "sent"},
 }
 
 // stated is how the message names both checksums; apr check names its stage before.
