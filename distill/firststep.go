@@ -87,11 +87,12 @@ type routeReading struct {
 }
 
 // readRoutes reads, for each teacher that documents are routed to, the first rows of the data that are its own: the
-// first batch may have none of them. A teacher that no row goes to is not read.
+// first batch may have none of them. Ranks all read the same ones. A teacher that no row goes to is not read.
 func (l *leg) readRoutes(ctx context.Context) error {
 	l.routes = l.routes[:0]
 	for way, f := range l.run.in.teachers() {
-		b := l.trainer.Ranks.rowsOf(l.loader.FirstOf(way))
+		b := l.loader.FirstOf(way)
+		b = b.Slice(0, min(b.Rows, l.run.Config.Ranks.shareOf(l.run.Rows())))
 		n := b.TargetCount()
 		if n == 0 {
 			continue

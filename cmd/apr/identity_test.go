@@ -193,7 +193,7 @@ func TestRoutedCopyIsTold(t *testing.T) {
 	permute(t)
 	var data strings.Builder
 	for i := range 40 {
-		source := map[bool]string{true: "code", false: "prose"}[i >= 36]
+		source := map[bool]string{true: "code", false: "prose"}[i == 39]
 		fmt.Fprintf(&data, `{"source": %q, "text": "func f%d(a int) int {\n\treturn f%d(a-1)\n}\n"}`+"\n", source, i, i)
 	}
 	if err := os.WriteFile("sources.jsonl", []byte(data.String()), 0o600); err != nil {
