@@ -159,6 +159,13 @@ func CheckUpload(t Tensor, src []float32) {
 	need(len(src) == t.Rows*t.Cols, OpUpload, noLength)
 }
 
+// CheckUploadStored checks a call of UploadStored.
+func CheckUploadStored(t Tensor, src []byte) {
+	views(OpUpload, t)
+	floats(OpUpload, t)
+	need(len(src) == t.Rows*t.Cols*t.DType.BlockBytes(), OpUpload, noLength)
+}
+
 // CheckUploadInts checks a call of UploadInts.
 func CheckUploadInts(t Tensor, src []int32) {
 	views(OpUploadInts, t)

@@ -230,7 +230,7 @@ func drawPass(s device.Stream, t *teacher.Resident, h cache.Header, n int, keys 
 	out = s.Temp("drawn", device.Logits, tensor.F32, whole, h.Draws+device.ManySums)
 	at := s.Temp("drawn.keys", device.Logits, tensor.I32, 3*whole, 1)
 	rows := min(h.ChunkRows, group)
-	chunk := s.Temp("logits.teacher", device.Logits, tensor.F32, rows, rowLength(h.Vocab)).ColRange(0, h.Vocab)
+	chunk := s.Temp("logits.teacher", device.Logits, tensor.F32, rows, rowLength(h.Vocab)).ColRange(0, cachedColumns(t, h))
 	s.UploadInts(at, append(keys, make([]int32, 3*whole-len(keys))...))
 	d := s.(device.ManyDrawer)
 	_ = eachChunk(h, n, func(lo, hi int) error {
@@ -238,6 +238,7 @@ func drawPass(s device.Stream, t *teacher.Resident, h cache.Header, n int, keys 
 		t.Logits(s, lo, hi, z)
 		s.Phase(device.PhaseLoss)
 		last := min(hi, n) // what fills the pass is not drawn from
+		z = z.ColRange(0, h.Vocab)
 		d.DrawMany(out.RowRange(lo, last), z.RowRange(0, last-lo), at.RowRange(3*lo, 3*last), h.Temperature)
 		s.Phase(device.PhaseTeacher)
 		return nil
@@ -247,17 +248,22 @@ func drawPass(s device.Stream, t *teacher.Resident, h cache.Header, n int, keys 
 	return out, func() { s.Release(out, at) }
 }
 
+// cachedColumns is productColumns of a teacher's logits.
+func cachedColumns(t *teacher.Resident, h cache.Header) int {
+	return productColumns(t.Model.Device().Info().Activations, h.Vocab, t.HeadRows())
+}
+
 // eachLogits downloads the logits of the first n positions of the pass, chunk by chunk: those of positions [lo,hi) are in host.
 func (p *precomputation) eachLogits(n int, do func(lo, hi int, host []float32)) error {
 	h := p.header
 	rows := min(h.ChunkRows, h.PassRows*h.SeqLen)
-	chunk := p.stream.Temp("logits.teacher", device.Logits, tensor.F32, rows, rowLength(h.Vocab)).ColRange(0, h.Vocab)
+	chunk := p.stream.Temp("logits.teacher", device.Logits, tensor.F32, rows, rowLength(h.Vocab)).ColRange(0, cachedColumns(p.teacher, h))
 	defer p.stream.Release(chunk)
 	host := make([]float32, chunk.Rows*h.Vocab)
 	return eachChunk(h, n, func(lo, hi int) error {
 		t := chunk.RowRange(0, hi-lo)
 		p.teacher.Logits(p.stream, lo, hi, t)
-		if err := p.stream.Download(host[:t.Rows*h.Vocab], t); err != nil {
+		if err := p.stream.Download(host[:t.Rows*h.Vocab], t.ColRange(0, h.Vocab)); err != nil {
 			return err
 		}
 		do(lo, min(hi, n), host)
@@ -314,7 +320,7 @@ func dryPass(dev device.Device, s device.Stream, h cache.Header, groups int, m *
 		_, release := drawPass(s, t, h, groups*h.PassRows*h.SeqLen, nil)
 		release()
 	default:
-		chunk := s.Temp("logits.teacher", device.Logits, tensor.F32, n, rowLength(h.Vocab)).ColRange(0, h.Vocab)
+		chunk := s.Temp("logits.teacher", device.Logits, tensor.F32, n, rowLength(h.Vocab)).ColRange(0, cachedColumns(t, h))
 		t.Logits(s, 0, n, chunk)
 		s.Release(chunk)
 	}

@@ -2,6 +2,9 @@ package teacher
 
 import (
 	"math"
+	"runtime"
+	"slices"
+	"sync"
 
 	"apr/corpus"
 	"apr/device"
@@ -47,12 +50,17 @@ type States struct {
 	From     Rows // nil on a device that computes nothing
 
 	values []float32 // of the kept positions of the next batch
+	stored []byte    // the same as a cache has them, if that is how the device holds them; then values is empty
 }
 
 // Fetch reads the hidden states of the kept positions of b.
 func (t *States) Fetch(b corpus.Batch) error {
-	t.values = t.values[:0]
+	t.values, t.stored = t.values[:0], t.stored[:0]
 	width := t.Model.Config.Hidden
+	act := t.Model.Device().Info().Activations
+	if r, ok := t.From.(*cache.Reader); ok && act != tensor.F32 && r.Header.DType == act.String() {
+		return t.fetchStored(r, b, width*act.BlockBytes())
+	}
 	row := make([]float32, b.SeqLen*width)
 	for i, k := range keys(b) {
 		if err := t.From.Hidden(k, row); err != nil {
@@ -67,14 +75,52 @@ func (t *States) Fetch(b corpus.Batch) error {
 	return nil
 }
 
+// fetchStored reads the hidden states of the kept positions of b, of so many bytes each, several rows at a time.
+func (t *States) fetchStored(r *cache.Reader, b corpus.Batch, size int) error {
+	t.stored = slices.Grow(t.stored, b.TargetCount()*size)[:b.TargetCount()*size]
+	var wait sync.WaitGroup
+	errs, free, at := make([]error, b.Rows), make(chan struct{}, runtime.GOMAXPROCS(0)), 0
+	for i, k := range keys(b) {
+		mask, dst := b.Slice(i, i+1).Mask, t.stored[at:]
+		for _, m := range mask {
+			at += size * int(m)
+		}
+		free <- struct{}{}
+		wait.Go(func() {
+			defer func() { <-free }()
+			row, err := r.HiddenBytes(k)
+			if err != nil {
+				errs[i] = err
+				return
+			}
+			for p, m := range mask {
+				if m != 0 {
+					dst = dst[copy(dst, row[p*size:(p+1)*size]):]
+				}
+			}
+		})
+	}
+	wait.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Begin copies the hidden states of the kept rows to the device.
 func (t *States) Begin(s device.Stream, b *model.Batch) {
 	t.hidden = s.Temp("teacher.kept", device.Activations, t.Model.Device().Info().Activations, b.N, t.Model.Config.Hidden)
 	if t.From == nil {
 		return
 	}
-	if len(t.values) != b.N*t.Model.Config.Hidden {
+	if len(t.values)+len(t.stored)/t.hidden.DType.BlockBytes() != b.N*t.Model.Config.Hidden {
 		panic("teacher: Begin of a batch that was not fetched")
+	}
+	if len(t.stored) > 0 {
+		device.UploadStored(s, t.hidden, t.stored)
+		return
 	}
 	s.Upload(t.hidden, t.values)
 }
@@ -157,6 +203,9 @@ func (t *Drawn) Logits(s device.Stream, lo, hi int, dst device.Tensor) {
 	s.Release(values)
 	s.Release(where)
 }
+
+// HeadRows returns that Logits fills any number of columns.
+func (t *Drawn) HeadRows() int { return math.MaxInt }
 
 // End has nothing to release.
 func (t *Drawn) End(device.Stream) {}

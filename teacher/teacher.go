@@ -129,6 +129,9 @@ func (t *Resident) Logits(s device.Stream, lo, hi int, dst device.Tensor) {
 	t.Model.Logits(s, dst, t.hidden.RowRange(lo, hi))
 }
 
+// HeadRows returns how many columns Logits can compute at most.
+func (t *Resident) HeadRows() int { return t.Model.Config.Vocab }
+
 // End releases the hidden states.
 func (t *Resident) End(s device.Stream) {
 	s.Release(t.hidden)

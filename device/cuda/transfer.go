@@ -97,6 +97,14 @@ func (s *Stream) Upload(t device.Tensor, src []float32) {
 	})
 }
 
+// UploadStored copies values of t's type to t as they are.
+func (s *Stream) UploadStored(t device.Tensor, src []byte) {
+	device.CheckUploadStored(t, src)
+	t.Buf.(*buffer).ids = nil
+	size := t.DType.BlockBytes()
+	s.upload("Upload", t, func(dst []byte, from int) { copy(dst, src[from*size:]) })
+}
+
 // UploadInts copies ids to t, and remembers them for the checks of operations that read them.
 func (s *Stream) UploadInts(t device.Tensor, src []int32) {
 	device.CheckUploadInts(t, src)

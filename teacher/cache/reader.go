@@ -2,6 +2,7 @@ package cache
 
 import (
 	"encoding/hex"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -246,6 +247,16 @@ func (r *Reader) Hidden(k Key, dst []float32) error {
 		return damagedRow(path, p, err)
 	}
 	return nil
+}
+
+// HiddenBytes reads the hidden states of a row, SeqLen × Width values of the header's type, little-endian. It may be called by several
+// goroutines.
+func (r *Reader) HiddenBytes(k Key) ([]byte, error) {
+	b, p, path, err := r.row(k)
+	if err == nil && int64(len(b)) != r.Header.RowLimit() {
+		err = damagedRow(path, p, fmt.Errorf("has %d bytes, not %d", len(b), r.Header.RowLimit()))
+	}
+	return b, err
 }
 
 // Verify reads every row and compares every file with its hash.

@@ -1,0 +1,18 @@
+package device
+
+import "apr/tensor"
+
+// storedUploader is a Stream that copies values in a tensor's own type, which need not be widened and rounded again.
+type storedUploader interface{ UploadStored(t Tensor, src []byte) }
+
+// UploadStored copies values of t's type, little-endian, to t: by the stream itself if it can, else by Upload.
+func UploadStored(s Stream, t Tensor, src []byte) {
+	if u, ok := s.(storedUploader); ok {
+		u.UploadStored(t, src)
+		return
+	}
+	CheckUploadStored(t, src)
+	values := make([]float32, t.Rows*t.Cols)
+	tensor.Widen(values, src, t.DType)
+	s.Upload(t, values)
+}
