@@ -58,7 +58,7 @@ precompute() { run 60 "$1" "$APR" distill "$temp/$2.gguf" "${data[@]}" --stage p
 
 # train NAME OPTIONS… keeps the steps' times.
 train() {
-	run 45 "$1" "$APR" distill "${@:2}" --student-config "$temp/student.json" "${data[@]}" --steps "$STEPS" --eval-every 0 --samples 0 \
+	run 75 "$1" "$APR" distill "${@:2}" --student-config "$temp/student.json" "${data[@]}" --steps "$STEPS" --eval-every 0 --samples 0 \
 		--control none --checkpoint-every 0 -o "$temp/$1" && cp "$temp/$1/steps.jsonl" "$OUT/cache-$1-steps.jsonl"
 	rm -rf "${temp:?}/$1"
 }
