@@ -1,6 +1,7 @@
 package teacher
 
 import (
+	"cmp"
 	"math"
 	"runtime"
 	"slices"
@@ -88,9 +89,12 @@ func (t *States) fetchStored(r *cache.Reader, b corpus.Batch, size int) error {
 		free <- struct{}{}
 		wait.Go(func() {
 			defer func() { <-free }()
-			row, err := r.HiddenBytes(k)
-			if err != nil {
-				errs[i] = err
+			if !slices.Contains(mask, 0) {
+				errs[i] = r.HiddenBytes(k, dst[:len(mask)*size])
+				return
+			}
+			row := make([]byte, len(mask)*size)
+			if errs[i] = r.HiddenBytes(k, row); errs[i] != nil {
 				return
 			}
 			for p, m := range mask {
@@ -101,12 +105,7 @@ func (t *States) fetchStored(r *cache.Reader, b corpus.Batch, size int) error {
 		})
 	}
 	wait.Wait()
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return cmp.Or(errs...)
 }
 
 // Begin copies the hidden states of the kept rows to the device.

@@ -51,6 +51,8 @@ model() {
 	note "$1 in Q4_K_M made in $((SECONDS - begun)) s: $(stat -c %s "$temp/$1.gguf") bytes"
 }
 
+resident=q4k
+[ "$BACKEND" = cuda ] || resident=auto
 data=(-d "$temp/text.jsonl" --seq-len "$ROW" --batch-size "$ROWS" --data-cache off --val-fraction 0 --backend "$BACKEND" --json)
 
 # precompute NAME SHAPE OPTIONS… makes $temp/NAME.
@@ -59,13 +61,14 @@ precompute() { run 60 "$1" "$APR" distill "$temp/$2.gguf" "${data[@]}" --stage p
 # train NAME OPTIONS… keeps the steps' times.
 train() {
 	run 75 "$1" "$APR" distill "${@:2}" --student-config "$temp/student.json" "${data[@]}" --steps "$STEPS" --eval-every 0 --samples 0 \
-		--control none --checkpoint-every 0 -o "$temp/$1" && cp "$temp/$1/steps.jsonl" "$OUT/cache-$1-steps.jsonl"
+		--control none --checkpoint-every 0 -o "$temp/$1"
+	cp "$temp/$1/steps.jsonl" "$OUT/cache-$1-steps.jsonl" # also of a run that was ended while it wrote the student
 	rm -rf "${temp:?}/$1"
 }
 
 pair() { # SHAPE
 	model "$1" || return
-	train "$1-plain" "$temp/$1.gguf" --alpha 0
+	train "$1-plain" "$temp/$1.gguf" --alpha 0 --teacher-backend "$resident" # which is not timed then
 	precompute "$1-draws" "$1" && train "$1-from-draws" --cache "$temp/$1-draws"
 	precompute "$1-hidden" "$1" --cache-kind hidden && train "$1-from-hidden" --cache "$temp/$1-hidden"
 	rm -rf "${temp:?}/$1-draws" "${temp:?}/$1-hidden"
@@ -87,8 +90,8 @@ for i in range(512):
 # stream: another program holds all of the card's memory but 5 GiB: one stays a reserve, 4 are for the teacher.
 stream() {
 	model "$BIG" || return
-	local way=stream resident=q4k small=$((37 * 8192))
-	[ "$BACKEND" = cuda ] || way=auto resident=auto
+	local way=stream small=$((37 * 8192))
+	[ "$BACKEND" = cuda ] || way=auto
 	precompute resident-65536 "$BIG" --teacher-backend $resident
 	precompute resident-8192 "$BIG" --teacher-backend $resident --shard-size ${small}B
 	if [ "$BACKEND" = cuda ]; then

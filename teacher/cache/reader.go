@@ -249,14 +249,24 @@ func (r *Reader) Hidden(k Key, dst []float32) error {
 	return nil
 }
 
-// HiddenBytes reads the hidden states of a row, SeqLen × Width values of the header's type, little-endian. It may be called by several
-// goroutines.
-func (r *Reader) HiddenBytes(k Key) ([]byte, error) {
-	b, p, path, err := r.row(k)
-	if err == nil && int64(len(b)) != r.Header.RowLimit() {
-		err = damagedRow(path, p, fmt.Errorf("has %d bytes, not %d", len(b), r.Header.RowLimit()))
+// HiddenBytes reads the hidden states of a row into dst, SeqLen × Width values of the header's type, little-endian. It may be called by
+// several goroutines.
+func (r *Reader) HiddenBytes(k Key, dst []byte) error {
+	p, ok := r.places[k]
+	if !ok {
+		return r.absent(k)
 	}
-	return b, err
+	path := filepath.Join(r.Dir, r.shards[p.shard].Name)
+	if int64(len(dst)) != int64(p.size) {
+		return damagedRow(path, p, fmt.Errorf("has %d bytes, not %d", p.size, len(dst)))
+	}
+	f, _, err := readfile.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = readRowTo(dst, f, path, p)
+	return err
 }
 
 // Verify reads every row and compares every file with its hash.

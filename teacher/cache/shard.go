@@ -144,7 +144,11 @@ func readIndex(f File, size int64, path string, h Header, shard int) (keys []Key
 
 // readRow reads the bytes of a row and compares them with their checksum.
 func readRow(f File, path string, p place) ([]byte, error) {
-	b := make([]byte, p.size)
+	return readRowTo(make([]byte, p.size), f, path, p)
+}
+
+// readRowTo is readRow into b, which has the row's size.
+func readRowTo(b []byte, f File, path string, p place) ([]byte, error) {
 	if _, err := f.ReadAt(b, p.offset); err != nil {
 		return nil, fault.In(fault.Format, path, "ends within a row").At("offset %d", p.offset).WithHint(remake).Because(err).WithID("E-CACHE-011")
 	}
