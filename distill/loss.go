@@ -26,15 +26,16 @@ const rowGap = 16
 // that rows begin at 32 bytes in bfloat16 and at 64 in float32, and never one of 64.
 func rowLength(v int) int { return (v+63)/64*64 + rowGap }
 
-// productAlign divides the columns that products compute: those with a vocabulary of 151,665 ids took three times as long on an H200 as
-// those with one of 151,936.
+// productAlign divides the columns that products compute: those of a vocabulary of 151,665 ids took two to three times
+// as long on an H200 as those of one of 151,936.
 const productAlign = 64
 
 // headed is a teacher whose Logits computes as many columns as a chunk has, at most HeadRows, whatever the vocabulary.
 type headed interface{ HeadRows() int }
 
-// productColumns returns how many columns of logits are computed for a vocabulary of v ids: v or, where activations are narrow and all heads
-// have so many rows, the next multiple of productAlign. Nothing reads the logits of columns beyond v, and their gradient is 0.
+// productColumns returns how many columns of logits are computed for a vocabulary of v ids: v or, where activations are
+// narrow and all heads have so many rows, the next multiple of productAlign. Nothing reads the logits of columns beyond v,
+// and their gradient is 0.
 func productColumns(act tensor.DType, v int, heads ...int) int {
 	wide := (v + productAlign - 1) / productAlign * productAlign
 	if act == tensor.F32 || slices.Min(heads) < wide {

@@ -230,7 +230,8 @@ func drawPass(s device.Stream, t *teacher.Resident, h cache.Header, n int, keys 
 	out = s.Temp("drawn", device.Logits, tensor.F32, whole, h.Draws+device.ManySums)
 	at := s.Temp("drawn.keys", device.Logits, tensor.I32, 3*whole, 1)
 	rows := min(h.ChunkRows, group)
-	chunk := s.Temp("logits.teacher", device.Logits, tensor.F32, rows, rowLength(h.Vocab)).ColRange(0, cachedColumns(t, h))
+	chunk := s.Temp("logits.teacher", device.Logits, tensor.F32, rows, rowLength(h.Vocab)).
+		ColRange(0, cachedColumns(t, h))
 	s.UploadInts(at, append(keys, make([]int32, 3*whole-len(keys))...))
 	d := s.(device.ManyDrawer)
 	_ = eachChunk(h, n, func(lo, hi int) error {
@@ -257,7 +258,8 @@ func cachedColumns(t *teacher.Resident, h cache.Header) int {
 func (p *precomputation) eachLogits(n int, do func(lo, hi int, host []float32)) error {
 	h := p.header
 	rows := min(h.ChunkRows, h.PassRows*h.SeqLen)
-	chunk := p.stream.Temp("logits.teacher", device.Logits, tensor.F32, rows, rowLength(h.Vocab)).ColRange(0, cachedColumns(p.teacher, h))
+	chunk := p.stream.Temp("logits.teacher", device.Logits, tensor.F32, rows, rowLength(h.Vocab)).
+		ColRange(0, cachedColumns(p.teacher, h))
 	defer p.stream.Release(chunk)
 	host := make([]float32, chunk.Rows*h.Vocab)
 	return eachChunk(h, n, func(lo, hi int) error {
@@ -320,7 +322,8 @@ func dryPass(dev device.Device, s device.Stream, h cache.Header, groups int, m *
 		_, release := drawPass(s, t, h, groups*h.PassRows*h.SeqLen, nil)
 		release()
 	default:
-		chunk := s.Temp("logits.teacher", device.Logits, tensor.F32, n, rowLength(h.Vocab)).ColRange(0, cachedColumns(t, h))
+		chunk := s.Temp("logits.teacher", device.Logits, tensor.F32, n, rowLength(h.Vocab)).
+			ColRange(0, cachedColumns(t, h))
 		t.Logits(s, 0, n, chunk)
 		s.Release(chunk)
 	}
