@@ -34,8 +34,8 @@ const productAlign = 64
 type headed interface{ HeadRows() int }
 
 // productColumns returns how many columns of logits are computed for a vocabulary of v ids: v or, where activations are
-// narrow and all heads have so many rows, the next multiple of productAlign. Nothing reads the logits of columns beyond v,
-// and their gradient is 0.
+// narrow and all heads have so many rows, the next multiple of productAlign. Nothing reads the logits of columns beyond
+// v, and their gradient is 0.
 func productColumns(act tensor.DType, v int, heads ...int) int {
 	wide := (v + productAlign - 1) / productAlign * productAlign
 	if act == tensor.F32 || slices.Min(heads) < wide {

@@ -249,8 +249,8 @@ func (r *Reader) Hidden(k Key, dst []float32) error {
 	return nil
 }
 
-// HiddenBytes reads the hidden states of a row into dst, SeqLen × Width values of the header's type, little-endian. It may
-// be called by several goroutines.
+// HiddenBytes reads the hidden states of a row into dst: SeqLen × Width values of the header's type, little-endian.
+// Several goroutines may call it.
 func (r *Reader) HiddenBytes(k Key, dst []byte) error {
 	p, ok := r.places[k]
 	if !ok {
