@@ -27,6 +27,8 @@ func TestMeasuredPair(t *testing.T) {
 		{"testdata/ddp-1.5b.yaml", [2]float64{65076, 125181}},
 		{"testdata/apr-7b.yaml", [2]float64{33776, 66075}},
 		{"testdata/apr-1.5b.yaml", [2]float64{79874, 151043}},
+		{"testdata/apr-7b-overlap.yaml", [2]float64{33511, 66555}},
+		{"testdata/apr-1.5b-overlap.yaml", [2]float64{79285, 155956}},
 	} {
 		p := read(t, tt.file).Simulate([]int{1, 2}, 1<<22)
 		for i, want := range tt.want {
@@ -39,7 +41,7 @@ func TestMeasuredPair(t *testing.T) {
 			}
 		}
 	}
-	contracttest.Cases(t, 8)
+	contracttest.Cases(t, 12)
 }
 
 // TestPublishedEffectiveTime holds it to Llama 3's > 90 % with one interruption in 2.8 hours of 16,384 GPUs.
