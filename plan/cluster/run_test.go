@@ -150,7 +150,7 @@ func TestReadRefuses(t *testing.T) {
 		{"negative", "tokens: 1e12", "tokens: -1", "is not a number from 1"},
 		{"not finite", "tokens: 1e12", "tokens: .inf", "is not a number"},
 		{"flag", "zero1: true", "zero1: yes", "neither true nor false"},
-		{"last over all", "last_bytes: 1.976e9", "last_bytes: 5e9", "more than bytes"},
+		{"last over all", "last_bytes: 0.545e9", "last_bytes: 5e9", "more than bytes"},
 		{"rows", "row_tokens: 1024", "row_tokens: 1000", "not whole rows"},
 		{"no teacher", "teacher_ms: 182", "teacher_ms: 0", "need a teacher"},
 		{"no list", "steps:\n  - tokens", "steps:\n    tokens", "steps is missing: a list"},
