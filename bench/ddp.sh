@@ -4,11 +4,11 @@
 # usage: bench/ddp.sh APR DIR
 #   LIMIT=SECONDS  begins no measurement after so many seconds, and ends each by then (330)
 #   ONLY="exact world speed ddp faults"  parts, in this order; "overlap" is one more: the same step with what ranks exchange
-#     beside it, by itself (APR_NCCL_OVERLAP=0), before it (first), and with fewer thread blocks for NCCL (NCCL_MAX_CTAS)
+#     beside it and by itself (APR_NCCL_OVERLAP=0), and with fewer thread blocks for NCCL (NCCL_MAX_CTAS)
 #   CTAS="8 16"  how many
 #   PAIRS="7b:0.5b 1.5b:0.5b"  BATCH=8 (rows of each GPU)  SEQ=1024
 # About: exact 30 s, world 30 s, speed 60 s a pair and 40 s with fp8, ddp 60 s a pair, faults 40 s,
-# overlap 20 s a pair and variant, of which there are 3 and one for each of CTAS.
+# overlap 20 s a pair and variant, of which there are 2 and one for each of CTAS.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 apr=$(realpath "$1") out=$2
@@ -121,7 +121,7 @@ speed() { # NAME FLAGS…: both cards alone at the same time, then together
 
 overlap() { # what two GPUs exchange: beside the step and by itself, with that many thread blocks
 	local name=${pair//:/-} on ctas
-	for on in 1 0 first; do
+	for on in 1 0; do
 		APR_NCCL_OVERLAP=$on step "overlap$on-$name" 2 0,1
 	done
 	for ctas in ${CTAS:-8 16}; do
@@ -130,7 +130,7 @@ overlap() { # what two GPUs exchange: beside the step and by itself, with that m
 	python3 - "$out" "$name" "${CTAS:-8 16}" <<-'PY' 2>&1 | tee -a "$log"
 		import json, sys
 		out, name, ctas = sys.argv[1:]
-		for what, file in [("beside the step", f"overlap1-{name}"), ("by itself", f"overlap0-{name}"), ("beside and first", f"overlapfirst-{name}")] + [(f"beside, NCCL_MAX_CTAS={c}", f"overlap1-{name}-{c}") for c in ctas.split()]:
+		for what, file in [("beside the step", f"overlap1-{name}"), ("by itself", f"overlap0-{name}")] + [(f"beside, NCCL_MAX_CTAS={c}", f"overlap1-{name}-{c}") for c in ctas.split()]:
 		    try:
 		        s = json.load(open(f"{out}/ranks-{file}.json"))["step"]; p = s["phases_ms"]
 		        print(f"overlap {name}, {what}: {s['tokens_per_second']:.0f} tokens/s; step {s['median_ms']:.2f} ms, p95 {s['p95_ms']:.2f}; waiting for ranks {p.get('exchange', 0):.2f}, student backward {p['student_backward']:.2f}, teacher {p['teacher']:.2f}, optimizer {p['optimizer']:.2f} ms")

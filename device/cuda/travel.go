@@ -31,7 +31,6 @@ const (
 // travels is what is on its way between the ranks, and the stream on which it is.
 type travels struct {
 	late   bool // OverlapVariable is 0
-	first  bool // it is first
 	stream driver.Stream
 	ready  driver.Event // on the device's stream: weights are there to be sent
 	// From when the device's stream could have gone on, and when what it waits for had arrived.
@@ -42,8 +41,7 @@ type travels struct {
 	turn int                      // of weights
 }
 
-// OverlapVariable is for measurements. 0 lets everything travel by itself; first lets its thread blocks start before
-// those of what is computed beside it, which otherwise take turns. Bits are the same.
+// OverlapVariable set to 0 lets everything travel by itself, for measurements of what that costs. Bits are the same.
 const OverlapVariable = "APR_NCCL_OVERLAP"
 
 // newTravels reads OverlapVariable.
@@ -52,10 +50,8 @@ func newTravels() (v travels, err error) {
 	case "", "1":
 	case "0":
 		v.late = true
-	case "first":
-		v.first = true
 	default:
-		err = fault.In(fault.Usage, OverlapVariable, "%q is not 0, 1 or first", how).WithID("E-CUDA-075").
+		err = fault.In(fault.Usage, OverlapVariable, "%q is not 0 or 1", how).WithID("E-CUDA-075").
 			WithHint("1 (or unset) exchanges gradients beside the backward pass, 0 after it")
 	}
 	return v, err
@@ -63,11 +59,7 @@ func newTravels() (v travels, err error) {
 
 // open makes stream and events.
 func (v *travels) open(t *driver.Thread) (err error) {
-	create := t.NewStream
-	if v.first {
-		create = t.NewFirstStream
-	}
-	if v.stream, err = create(); err != nil {
+	if v.stream, err = t.NewStream(); err != nil {
 		return err
 	}
 	if v.ready, err = t.NewEvent(false); err != nil {

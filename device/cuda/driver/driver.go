@@ -30,7 +30,7 @@ type calls struct {
 	deviceTotalMem, primaryRetain, primaryRelease, ctxSetCurrent                              procedure
 	memAlloc, memAllocManaged, memFree, memHostAlloc, memFreeHost, memGetInfo                 procedure
 	copyHtoD, copyDtoH, copyDtoD, memset8                                                     procedure
-	streamCreate, streamCreateFirst, streamDestroy, streamSync, streamWait                    procedure
+	streamCreate, streamDestroy, streamSync, streamWait                                       procedure
 	eventCreate, eventDestroy, eventRecord, eventSync, eventElapsed                           procedure
 	moduleLoad, moduleGetFunction, funcSetAttribute, funcGetAttribute, launchKernel           procedure
 	launchKernelEx                                                                            procedure
@@ -56,8 +56,7 @@ func (c *calls) table() []struct {
 		{&c.memHostAlloc, "cuMemHostAlloc"}, {&c.memFreeHost, "cuMemFreeHost"}, {&c.memGetInfo, "cuMemGetInfo_v2"},
 		{&c.copyHtoD, "cuMemcpyHtoDAsync_v2"}, {&c.copyDtoH, "cuMemcpyDtoHAsync_v2"}, {&c.copyDtoD, "cuMemcpyDtoDAsync_v2"},
 		{&c.memset8, "cuMemsetD8Async"},
-		{&c.streamCreate, "cuStreamCreate"}, {&c.streamCreateFirst, "cuStreamCreateWithPriority"},
-		{&c.streamDestroy, "cuStreamDestroy_v2"},
+		{&c.streamCreate, "cuStreamCreate"}, {&c.streamDestroy, "cuStreamDestroy_v2"},
 		{&c.streamSync, "cuStreamSynchronize"}, {&c.streamWait, "cuStreamWaitEvent"},
 		{&c.eventCreate, "cuEventCreate"}, {&c.eventDestroy, "cuEventDestroy_v2"}, {&c.eventRecord, "cuEventRecord"},
 		{&c.eventSync, "cuEventSynchronize"}, {&c.eventElapsed, "cuEventElapsedTime"},

@@ -110,14 +110,6 @@ func (t *Thread) NewStream() (Stream, error) {
 	return s, err
 }
 
-// NewFirstStream makes a stream whose thread blocks start before those of other streams that wait, too.
-func (t *Thread) NewFirstStream() (Stream, error) {
-	var s Stream
-	first := -5 // of all devices so far, and taken as the first by those that have others
-	err := t.d.call(&t.d.calls.streamCreateFirst, uintptr(unsafe.Pointer(&s)), streamNonBlocking, uintptr(first))
-	return s, err
-}
-
 // DestroyStream gives a stream back; its work still runs to the end.
 func (t *Thread) DestroyStream(s Stream) error { return t.d.call(&t.d.calls.streamDestroy, uintptr(s)) }
 

@@ -15,12 +15,6 @@ EXPORT int cuStreamCreate(Stream **s, unsigned flags) {
     streams.push_back(*s = new Stream{current, {}, 0, 0, nullptr, nullptr});
     return ok;
 }
-EXPORT int cuStreamCreateWithPriority(Stream **s, unsigned flags, int) { // they change no result
-    BEGIN_CONTEXT("cuStreamCreateWithPriority");
-    NEED(flags == 1, invalid_value, "only CU_STREAM_NON_BLOCKING is emulated");
-    streams.push_back(*s = new Stream{current, {}, 0, 0, nullptr, nullptr});
-    return ok;
-}
 EXPORT int cuStreamDestroy_v2(void *stream) {
     BEGIN_CONTEXT("cuStreamDestroy_v2");
     NEED(stream, invalid_handle, "the default stream cannot be destroyed");
