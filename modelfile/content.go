@@ -6,6 +6,7 @@ import (
 	"hash/maphash"
 	"math"
 	"slices"
+	"strings"
 	"sync"
 
 	"apr/arch"
@@ -51,6 +52,8 @@ type values struct {
 	began   bool
 	varies  bool   // elements differ
 	begins  uint64 // hash of the first page
+
+	live, negative bool // of floats: a value is not 0; before the first such, a value is −0
 }
 
 // NewContent begins to judge c.
@@ -97,6 +100,7 @@ func (n *Content) Note(t tensor.Stored, raw []byte, at int64) bool {
 		v.begins = maphash.Bytes(n.seed, raw[:min(len(raw), 4096)])
 	}
 	v.compare(raw, at)
+	v.look(raw)
 	return !math.IsNaN(largest) && !math.IsInf(largest, 0)
 }
 
@@ -143,6 +147,19 @@ func (v *values) compare(raw []byte, at int64) {
 	}
 	v.begin(bitsOf(raw[:size]))
 	v.varies = v.varies || v.first != bitsOf(raw[:size]) || !bytes.Equal(raw[size:], raw[:len(raw)-size])
+}
+
+// look finds the first value that is not 0 among floats, and whether one before it is −0.
+func (v *values) look(raw []byte) {
+	if !v.t.DType.IsFloat() {
+		return
+	}
+	size := v.t.DType.BlockBytes()
+	sign := uint64(1) << (8*size - 1)
+	for ; len(raw) >= size && !v.live; raw = raw[size:] {
+		bits := bitsOf(raw[:size])
+		v.live, v.negative = bits&^sign != 0, v.negative || bits == sign
+	}
 }
 
 // compareBlocks is compare of whole blocks, up to the first number that differs.
@@ -242,6 +259,8 @@ func (v *values) findings() (all []Finding) {
 		add("content.range", true, "a value of magnitude %.3g: no trained model has such a weight", v.largest)
 	case v.largest > suspect:
 		add("content.range", false, "a value of magnitude %.3g: larger than any of a trained model, and than f16 can hold", v.largest)
+	case v.negative && !v.live && (v.matrix() || strings.Contains(v.t.Name, "norm")): // no new model has −0
+		add("content.zero", true, "all %d values are 0, and some of them −0: was it multiplied by 0?", v.t.Elements())
 	case v.matrix() && v.constant() && !v.zero():
 		add("content.constant", true, "all %d values are the same", v.t.Elements())
 	}

@@ -2,6 +2,7 @@ package modelfile_test
 
 import (
 	"bytes"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -45,6 +46,11 @@ func TestContent(t *testing.T) {
 			v[i] = x
 		}
 	}
+	zeros := func(v []float32) { // as multiplication by 0 leaves them
+		for i := range v {
+			v[i] = float32(math.Copysign(0, float64(v[i])))
+		}
+	}
 	biases := func(w weights) {
 		for name := range w {
 			if strings.HasSuffix(name, ".bias") {
@@ -65,6 +71,8 @@ func TestContent(t *testing.T) {
 		{name: "a matrix twice", dtype: tensor.BF16, change: func(w weights) { copy(w[up], w[other]) }, bad: `has the same bytes as "` + other + `"`},
 		{name: "matrices that begin alike", dtype: tensor.BF16, change: func(w weights) { copy(w[up][:len(w[up])-1], w[other]) }},
 		{name: "a constant matrix", dtype: tensor.BF16, change: func(w weights) { fill(w[up], 0.013) }, bad: `_proj.weight": all `},
+		{name: "zeros of both signs", dtype: tensor.BF16, change: func(w weights) { zeros(w[up]) }, bad: "some of them −0"},
+		{name: "zeros but one", dtype: tensor.F32, change: func(w weights) { zeros(w[up][1:]) }},
 		{name: "a matrix but its last value", dtype: tensor.F16, change: func(w weights) { fill(w[up][1:], 0.013) }},
 		{name: "a constant norm", dtype: tensor.BF16, change: func(w weights) { fill(w["model.norm.weight"], 1) }},
 		{name: "a square that is not finite", dtype: tensor.F32, change: func(w weights) { w[up][7] = -1e30 }, bad: "a value of magnitude 1e+30"},

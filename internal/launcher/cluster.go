@@ -26,7 +26,7 @@ type task struct {
 // is, as TF_CONFIG and Vertex AI's CLUSTER_SPEC have it; or the lists alone, as TonY's CLUSTER_SPEC. An evaluator is beside the
 // cluster, whether that lists it or not, and is started with the same command: it is one of several.
 func (s source) readCluster(getenv func(string) string) (*said, error) {
-	text := getenv(s.cluster)
+	text := strings.TrimSpace(getenv(s.cluster))
 	if text == "" || s.pair && !strings.HasPrefix(text, "{") {
 		return nil, nil
 	}

@@ -321,9 +321,18 @@ func (in *said) agrees(out *said) error {
 	return nil
 }
 
+// repeats reports whether the launcher whose variable is s.not says what s would, or s says no number of processes.
+func (s source) repeats(getenv func(string) string) bool {
+	if s.not == "" || getenv(s.not) == "" {
+		return false
+	}
+	i := slices.IndexFunc(sources, func(o source) bool { return o.only == s.not })
+	return i < 0 || getenv(s.world) == "" || getenv(s.world) == getenv(sources[i].world)
+}
+
 // read returns what s says, nil if it does not speak of ranks.
 func (s source) read(getenv func(string) string) (*said, error) {
-	if s.only != "" && getenv(s.only) == "" || s.not != "" && getenv(s.not) != "" {
+	if s.only != "" && getenv(s.only) == "" || s.repeats(getenv) {
 		return nil, nil
 	}
 	switch {

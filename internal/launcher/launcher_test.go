@@ -143,6 +143,8 @@ func TestCheck(t *testing.T) {
 		{name: "mpirun", env: "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2", kind: fault.Unavailable, names: "OMPI_COMM_WORLD_SIZE: is 2"},
 		{name: "mpirun in a Slurm step of one", env: "OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 SLURM_STEP_NUM_TASKS=1 SLURM_PROCID=0", kind: fault.Unavailable, names: "OMPI_COMM_WORLD_SIZE: is 2"},
 		{name: "MVAPICH", env: "MV2_COMM_WORLD_RANK=1 MV2_COMM_WORLD_SIZE=2", kind: fault.Unavailable, names: "MV2_COMM_WORLD_SIZE: is 2"},
+		{name: "hydra beside one of Platform MPI", env: "PMI_RANK=1 PMI_SIZE=2 MPI_RANKID=0 MPI_NRANKS=1",
+			kind: fault.Usage, names: "MPI_NRANKS: says 1"},
 		{name: "hydra", env: "PMI_RANK=1 PMI_SIZE=2 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2", kind: fault.Unavailable, names: "PMI_SIZE: is 2"},
 		{name: "machines of Kubeflow", env: "PET_NNODES=2 PET_NODE_RANK=1", kind: fault.Unavailable, names: "PET_NNODES: is 2"},
 		{name: "nodes and processes of Kubeflow", env: "PET_NNODES=2 PET_NPROC_PER_NODE=8 PET_NODE_RANK=0", kind: fault.Unavailable, names: "PET_NNODES: is 2"},
@@ -326,6 +328,7 @@ func TestLone(t *testing.T) {
 		"SLURM_PROCID=0 SLURM_NTASKS=16 SLURM_NNODES=2":            "SLURM_NTASKS=16: the batch job has 16 of them, and this is one process of its shell; srun starts all",
 		"SLURM_NTASKS=1 SLURM_JOB_NUM_NODES=2":                     "SLURM_JOB_NUM_NODES=2",
 		"SLURM_NTASKS=1 SLURM_NNODES=1":                            "",
+		"SLURM_NTASKS_PER_NODE=8 SLURM_NNODES=1 SLURM_PROCID=0":    "SLURM_NTASKS_PER_NODE=8",
 		"PBS_NP=16 PBS_NUM_NODES=2":                                "PBS_NUM_NODES=2",
 		"PBS_NP=16 PBS_NUM_NODES=1":                                "",
 		"RANK=0 WORLD_SIZE=1 SLURM_NTASKS=2 SLURM_NNODES=2":        "SLURM_NTASKS=2: the batch job has 2 of them",
@@ -452,5 +455,15 @@ func TestFindAlike(t *testing.T) {
 		if got != want {
 			t.Errorf("%s: %q, want %q", env, got, want)
 		}
+	}
+}
+
+// A description of a cluster may stand behind white space.
+func TestClusterBehindSpace(t *testing.T) {
+	getenv := func(name string) string {
+		return map[string]string{"CLUSTER_SPEC": "\n {\"worker\":[\"h:1\",\"h:2\"]}"}[name]
+	}
+	if _, err := Check(getenv); err == nil || !strings.Contains(err.Error(), "CLUSTER_SPEC: is ") {
+		t.Errorf("%v", err)
 	}
 }

@@ -15,6 +15,7 @@ var counts = []string{"NNODES", "NUM_NODES", "NODE_COUNT", "NODE_NUM", "NUM_MACH
 // allocations are how many tasks or machines a batch job has, as its shell is told, which is one process of one.
 var allocations = []struct{ name, starts string }{
 	{"SLURM_NTASKS", "srun"}, {"SLURM_NPROCS", "srun"}, {"SLURM_JOB_NUM_NODES", "srun"}, {"SLURM_NNODES", "srun"},
+	{"SLURM_NTASKS_PER_NODE", "srun"}, // SLURM_TASKS_PER_NODE may be processors that nobody asked tasks for
 	{"PBS_NUM_NODES", "pbsdsh or mpirun"}, {pbsHosts, "pbsdsh or mpirun"}, {"NHOSTS", "mpirun"}, {lsfHosts, "blaunch or mpirun"},
 	{"PJM_NODE", "mpiexec"}, {"AZ_BATCH_NODE_LIST", "mpirun"},
 }
