@@ -23,6 +23,8 @@ build: ## bin/apr for this machine
 # Tests make small heaps, which Go's default collects all the time: a tenth of their processor time. make vet has vetted
 # what they run.
 test test-strict race emulate vulkan browser falsify-sample: export GOGC = 400
+# Without a limit the tests of cmd/apr, which run whole trainings in one process, come to 22 GB.
+test test-strict race emulate vulkan browser falsify-sample: export GOMEMLIMIT = 5GiB
 
 test: vet ## vet, formatting, all tests
 	$(GO) test -vet=off ./...
