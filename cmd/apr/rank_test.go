@@ -56,6 +56,8 @@ func TestRanksDoNotTrainAlone(t *testing.T) {
 			{[]string{"SKYPILOT_NODE_RANK=1", "SKYPILOT_NUM_NODES=2"}, 9, "SKYPILOT_NUM_NODES: is 2"},
 			{[]string{`SM_HOSTS=["algo-1","algo-2"]`, "SM_CURRENT_HOST=algo-1"}, 9, "SM_HOSTS: is "},
 			{[]string{"TRAINING_JOB_ARN=arn:x", "SM_INPUT_CONFIG_DIR=" + dir}, 9, "resourceconfig.json: is a list of 2 machines"},
+			{[]string{"JOB_COMPLETION_INDEX=1", "APR_JOB_MASTER=pod0", "APR_JOB_RANKS=2", "APR_JOB_PORT=29500"}, 2,
+				"APR_JOB_PODS: is not set"},
 			{[]string{"PBS_NODENUM=1"}, 9, "PBS_NODENUM: is 1"},
 			{[]string{"NOMAD_ALLOC_INDEX=1"}, 9, "NOMAD_ALLOC_INDEX: is 1"},
 			{[]string{"DMLC_ROLE=server", "DMLC_NUM_WORKER=1"}, 9, "DMLC_ROLE: is server"},

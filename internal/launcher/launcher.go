@@ -234,6 +234,9 @@ func Check(getenv func(string) string) (Place, error) {
 	if err != nil {
 		return p, err
 	}
+	if err := p.countless(getenv); err != nil {
+		return p, err
+	}
 	if p.World > 1 {
 		return p, p.unbuilt(inner.worldName, cmp.Or(inner.listed, getenv(inner.worldName)), p.String())
 	}

@@ -27,16 +27,20 @@ const (
 )
 
 // masters are addresses that ranks meet at.
-var masters = []string{"MASTER_ADDR", "COORDINATOR_ADDRESS", "JAX_COORDINATOR_ADDRESS"}
+var masters = []string{"MASTER_ADDR", "COORDINATOR_ADDRESS", "JAX_COORDINATOR_ADDRESS", torchxHost}
+
+const torchxHost = "TORCHX_RANK0_HOST"
 
 // orders number pods and tasks that are not always ranks.
-var orders = []string{podIndex, volcanoRank, olderVolcanoRank}
+var orders = []string{podIndex, volcanoRank, olderVolcanoRank, "TORCHX_REPLICA_IDX", "NODE_RANK", "RANK"}
 
 // lone notes a number of machines or processes without a rank among them, a batch job of several, and a pod or task that has
 // an address to meet at or, of Volcano, others of its kind before it: there may be others like this process, or not. inner
 // is what says that it is one of one; nil: nothing does.
 func lone(getenv func(string) string, inner *said) (notes []string) {
-	set := func(name string) bool { return getenv(name) != "" }
+	set := func(name string) bool { // TorchX names this machine to a replica that is alone on it
+		return getenv(name) != "" && (name != torchxHost || getenv(name) != "localhost")
+	}
 	which := "no variable says which of them this process is"
 	if inner != nil {
 		which = fmt.Sprintf("%s says that it is the only one", inner.worldName)
@@ -64,7 +68,7 @@ func lone(getenv func(string) string, inner *said) (notes []string) {
 		address := masters[master] + "=" + getenv(masters[master])
 		const looks = "%s=%s and %s: this looks like a pod of several that were to train together; %s"
 		notes = append(notes, fmt.Sprintf(looks, order, n, address, own))
-	case order != podIndex && n != "0":
+	case (order == volcanoRank || order == olderVolcanoRank) && n != "0":
 		notes = append(notes, fmt.Sprintf("%s=%s: this task of Volcano has others before it; %s", order, n, own))
 	}
 	return notes

@@ -80,13 +80,21 @@ func Meet(getenv func(string) string) (m Meeting, err error) {
 	return m, err
 }
 
+// countless refuses a manifest that says where pods meet and not how many there are.
+func (p *Place) countless(getenv func(string) string) error {
+	if p.By != "" || getenv(jobMaster) == "" || getenv(jobPods) != "" {
+		return nil
+	}
+	p.By = indexedJob
+	return p.refuse(fault.In(fault.Usage, jobPods, "is not set: a Job gives its pods a number, and not how "+
+		"many there are"))
+}
+
 // machines is the meeting of a launcher that starts the command once on each machine, if one has: not where an inner
 // launcher has started the ranks already, nor where there is one machine with one rank.
 func (m *Meeting) machines(getenv func(string) string) (bool, error) {
-	if m.By == "" && getenv(jobMaster) != "" && getenv(jobPods) == "" {
-		m.By = indexedJob
-		return false, m.refuse(fault.In(fault.Usage, jobPods, "is not set: a Job gives its pods a number, and not how "+
-			"many there are"))
+	if err := m.countless(getenv); err != nil {
+		return false, err
 	}
 	i := slices.IndexFunc(sources, func(s source) bool { return s.by == m.By && s.nodes != "" })
 	if i < 0 || m.By != petVariables && m.By != indexedJob {
