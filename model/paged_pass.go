@@ -46,27 +46,27 @@ const (
 )
 
 // place uploads where the rows of a pass stand, in one piece. Padding has position 0 and no keys.
-func (c *Paged) place(s device.Stream, n int, slots []int) {
-	host := c.host[:n*(1+placesOf*len(c.pools))]
+func (p *Paged) place(s device.Stream, n int, slots []int) {
+	host := p.host[:n*(1+placesOf*len(p.pools))]
 	clear(host)
 	for i, slot := range slots {
-		host[i] = int32(c.lengths[slot])
+		host[i] = int32(p.lengths[slot])
 	}
-	for k := range c.pools {
-		o, part := &c.pools[k], host[n*(1+placesOf*k):]
+	for k := range p.pools {
+		o, part := &p.pools[k], host[n*(1+placesOf*k):]
 		for i, slot := range slots {
-			position := c.lengths[slot]
+			position := p.lengths[slot]
 			first, keys := o.keys(slot, position)
 			part[n*ofNew+i], part[n*ofFirst+i], part[n*ofKeys+i] = int32(o.row(slot, position)), int32(first), int32(keys)
 		}
 	}
-	s.UploadInts(c.places.RowRange(0, len(host)), host)
+	s.UploadInts(p.places.RowRange(0, len(host)), host)
 }
 
 // placed returns a part of what place uploaded of a pool, for n rows.
-func (c *Paged) placed(pool, n, part int) device.Tensor {
+func (p *Paged) placed(pool, n, part int) device.Tensor {
 	at := n * (1 + placesOf*pool + part)
-	return c.places.RowRange(at, at+n)
+	return p.places.RowRange(at, at+n)
 }
 
 // attendEach adds the finished k and v of each sequence to its pages, and attends to all keys that its new position
