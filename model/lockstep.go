@@ -67,18 +67,24 @@ func (m *Model) ExtendTogether(s device.Stream, dst device.Tensor, c *Lockstep, 
 	if ids.Rows != c.rows || c.length >= c.capacity {
 		panic("model: a lock-step over other rows, or beyond its capacity")
 	}
-	m.arrange(s, c.rows)
-	w := newWorkspace(s, c.rows)
-	p := &pass{m: m, s: s, t: Tokens{IDs: ids, Rows: c.rows, SeqLen: 1}, act: dst.DType, lock: c}
+	t := Tokens{IDs: ids, Rows: c.rows, SeqLen: 1}
+	(&pass{m: m, s: s, t: t, act: dst.DType, lock: c}).extend(dst)
+	c.length++
+}
+
+// extend runs the body over one further position of each of several sequences, and writes their final hidden states to
+// dst [t.Rows, h].
+func (p *pass) extend(dst device.Tensor) {
+	p.m.arrange(p.s, p.t.Rows)
+	w := newWorkspace(p.s, p.t.Rows)
 	x := p.inference(w)
 	v := p.embed(x)
 	p.perLayer(w, &perLayerActs{}, x)
-	for i := range m.layers {
-		v = p.layer(&m.layers[i], p.reused(&m.layers[i]), v, false)
+	for i := range p.m.layers {
+		v = p.layer(&p.m.layers[i], p.reused(&p.m.layers[i]), v, false)
 	}
 	p.last(dst, device.Tensor{}, x, v)
 	w.release()
-	c.length++
 }
 
 // attendTogether adds the finished k and v of the position of every sequence to the cache, and attends.

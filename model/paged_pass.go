@@ -20,18 +20,8 @@ func (m *Model) ExtendEach(s device.Stream, dst device.Tensor, c *Paged, ids dev
 		}
 	}
 	c.place(s, n, slots)
-	m.arrange(s, n)
-	w := newWorkspace(s, n)
 	t := Tokens{IDs: ids, Rows: n, SeqLen: 1, Positions: c.places.RowRange(0, n)}
-	p := &pass{m: m, s: s, t: t, act: dst.DType, each: &each{c, slots}}
-	x := p.inference(w)
-	v := p.embed(x)
-	p.perLayer(w, &perLayerActs{}, x)
-	for i := range m.layers {
-		v = p.layer(&m.layers[i], p.reused(&m.layers[i]), v, false)
-	}
-	p.last(dst, device.Tensor{}, x, v)
-	w.release()
+	(&pass{m: m, s: s, t: t, act: dst.DType, each: &each{c, slots}}).extend(dst)
 	for _, slot := range slots {
 		c.lengths[slot]++
 	}
