@@ -2,6 +2,7 @@ package convert
 
 import (
 	"context"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -33,6 +34,11 @@ func TestValidate(t *testing.T) {
 		{name: "NaN", change: func(w map[string][]float32) { w[upName][7] = nan }, check: "content.finite", tensor: upName, status: Failed},
 		{name: "infinity", change: func(w map[string][]float32) { w["model.norm.weight"][0] = inf }, check: "content.finite", tensor: "model.norm.weight", status: Failed},
 		{name: "dead matrix", change: func(w map[string][]float32) { zero(w, upName) }, check: "content.zero", tensor: upName, status: Failed},
+		{name: "dead matrix of both signs", change: func(w map[string][]float32) {
+			for i, x := range w[upName] {
+				w[upName][i] = float32(math.Copysign(0, float64(x)))
+			}
+		}, check: "content.zero", tensor: upName, status: Failed},
 		{name: "dead norm", change: func(w map[string][]float32) { zero(w, "model.norm.weight") }, check: "content.zero", tensor: "model.norm.weight", status: Failed},
 		{name: "zero bias is fine", change: func(w map[string][]float32) { zero(w, "model.layers.0.self_attn.q_proj.bias") }},
 		{name: "a norm that cannot be squared", change: func(w map[string][]float32) { w["model.norm.weight"][0] = 3.4e38 }, check: "content.range", tensor: "model.norm.weight", status: Failed},

@@ -30,7 +30,7 @@ type ReadOptions struct {
 	TextField     string // field or column that holds a text
 	MessagesField string // field or column that holds [{"role": …, "content": …}, …]
 	Sources       bool   // documents of JSON records and of tables get their field "source"
-	AnyText       bool   // a file that is named is one text whatever its ending, unless that is of records or of a table
+	AnyText       bool   // a named file is one text, whatever its ending, unless the ending is that of records or of a table
 }
 
 // anyForm reports whether no field was named.

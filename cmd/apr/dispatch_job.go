@@ -223,7 +223,7 @@ func (d *dispatchOptions) render(j *dispatch.Job, r *dispatchResult) error {
 	return nil
 }
 
-// isSize refuses what is no size.
+// isSize refuses a text that ParseSize cannot read as a number of bytes.
 func isSize(s string) error {
 	_, err := cli.ParseSize(s)
 	return err

@@ -103,7 +103,7 @@ func exportCommand() *cli.Command {
 		Options: append([]cli.Option{
 			file, output, w.schemeOption(), adapterOption(&w.adapter),
 			{Name: "adapter-only", Value: cli.Bool(&w.adapterOnly, false),
-				Help: "write the adapter alone, that of --adapter or of a run of --lora, for PEFT (a folder) or llama.cpp (.gguf)"},
+				Help: "write only the adapter (from --adapter, or from a run that was trained with --lora), for PEFT (a folder) or llama.cpp (.gguf)"},
 			{Name: "format", Value: cli.Enum(&w.format, "", "hf", "gguf").Alias("safetensors", "hf").
 				Unbuilt("onnx", "mlx", "openvino", "coreml", "torchscript"), Default: "by the output's name", Help: "what to write"},
 			{Name: "list-formats", Value: cli.Bool(&list, false), Help: "list the formats, and stop"},

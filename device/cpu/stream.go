@@ -42,7 +42,7 @@ type Stream struct {
 type worker struct {
 	scores, dscores []float32 // attention: a block of queries by the keys it sees
 	q, out, dout    []float32 // attention: the block's rows of q, o and do
-	keys, values    []float32 // attention over pages: those of a head
+	keys, values    []float32 // of AttendPages: the gathered keys and values of one head
 	scale           []float32 // attention: the factor of each row
 	row             []float32 // loss: a row of logits' size; norms of heads: a head of dy; convolution: its channels of a row
 	capped          []float32 // loss and attention: a row of soft-capped values; convolution: what nobody reads

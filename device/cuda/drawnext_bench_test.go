@@ -13,7 +13,8 @@ import (
 	"apr/tensor"
 )
 
-// BenchmarkDrawNext draws of rows of 151,936 logits that are normal of deviation 2: flat, as those of random weights.
+// BenchmarkDrawNext draws from rows of 151,936 logits. They are normally distributed with standard deviation 2, as flat as
+// the logits of random weights.
 func BenchmarkDrawNext(b *testing.B) {
 	findDriver(b)
 	d := open(b, cuda.Options{})

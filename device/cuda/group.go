@@ -14,7 +14,7 @@ import (
 
 // A device may be joined with those of other ranks by NCCL: each rank is a device of its own, mostly in a process of
 // its own. Most of what goes over the ranks is queued like any other operation, on the device's stream. Gradients and
-// gathered weights travel beside what is computed, on a stream of their own: see travels.
+// gathered weights have a stream of their own, so that they are exchanged while the device computes: see travels.
 
 // group is a device's place among the ranks; nil: it has not joined any.
 type group struct {

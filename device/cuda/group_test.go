@@ -140,7 +140,7 @@ func TestPart(t *testing.T) {
 	if errs[0] == nil || !errors.Is(errs[1], cause) {
 		t.Errorf("errors %v", errs)
 	}
-	errs = ranks(t, 2, func(r int, d *cuda.Device, s device.Exchanger) error { // of what is on its way
+	errs = ranks(t, 2, func(r int, d *cuda.Device, s device.Exchanger) error { // rank 1 leaves while gradients are being sent
 		params := sharedParams(d, r, 2)
 		if r == 1 {
 			d.Part(cause)
@@ -151,7 +151,7 @@ func TestPart(t *testing.T) {
 		return err
 	})
 	if errs[0] == nil || !errors.Is(errs[1], cause) {
-		t.Errorf("errors %v of what is on its way", errs)
+		t.Errorf("errors %v while gradients were being sent", errs)
 	}
 }
 

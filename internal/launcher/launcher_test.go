@@ -361,7 +361,9 @@ func TestSageMaker(t *testing.T) {
 		kind      fault.Kind
 		names     string
 	}{
-		{`{"current_host":"algo-1","hosts":["algo-1","algo-2"],"network_interface_name":"eth0"}`, "TRAINING_JOB_ARN=arn:x", fault.Unavailable, "resourceconfig.json: is a list of 2 machines, algo-1, algo-2: this command runs as a single process, not as one of several ranks"},
+		{`{"current_host":"algo-1","hosts":["algo-1","algo-2"],"network_interface_name":"eth0"}`,
+			"TRAINING_JOB_ARN=arn:x", fault.Unavailable,
+			"resourceconfig.json: is a list of 2 machines, algo-1, algo-2: this command runs as a single process, not as one of several ranks"},
 		{`{"current_host":"algo-2","hosts":["algo-1","algo-2"]}`, "TRAINING_JOB_NAME=j", fault.Unavailable, "is a list of 2 machines"},
 		{`{"current_host":"algo-1","hosts":["algo-1"]}`, "TRAINING_JOB_NAME=j", 0, ""},
 		{`{"current_host":"algo-1","hosts":["algo-1","algo-2"]}`, "TRAINING_JOB_NAME=", 0, ""},
