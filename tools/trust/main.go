@@ -1,5 +1,5 @@
-// Trust writes docs/trust.md from the report of apr contract falsify, and from one of a machine with a GPU if there is one. Run
-// it in the root of the module:
+// Trust writes docs/trust.md from the reports of apr contract falsify, one or several of different contracts and the same
+// commit, and from one of a machine with a GPU if there is one. Run it in the root of the module:
 //
 //	go run ./cmd/apr contract falsify --allow-unavailable --json | go run ./tools/trust/main.go [CARD.json] > docs/trust.md
 package main
@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 )
 
@@ -100,15 +101,52 @@ func run(args []string, in io.Reader, w io.Writer) error {
 	return write(here, card, w)
 }
 
+// read returns the sum of the reports in r, which are of one commit and of different contracts.
 func read(r io.Reader) (*report, error) {
-	rep := &report{}
-	if err := json.NewDecoder(r).Decode(rep); err != nil {
-		return nil, err
+	var sum *report
+	seen := map[string]bool{}
+	for in := json.NewDecoder(r); in.More(); {
+		rep := &report{}
+		if err := in.Decode(rep); err != nil {
+			return nil, err
+		}
+		for _, c := range rep.Contracts {
+			if seen[c.ID] {
+				return nil, fmt.Errorf("two reports have %s", c.ID)
+			}
+			seen[c.ID] = true
+		}
+		if sum == nil {
+			sum = rep
+			continue
+		}
+		if err := sum.add(rep); err != nil {
+			return nil, err
+		}
 	}
-	if len(rep.Contracts) == 0 {
-		return nil, fmt.Errorf("the report has no contract")
+	if len(seen) == 0 {
+		return nil, fmt.Errorf("there is no report of a contract")
 	}
-	return rep, nil
+	return sum, nil
+}
+
+// add adds another report's contracts and counts.
+func (r *report) add(o *report) error {
+	if r.Commit != o.Commit || r.GoVersion != o.GoVersion || !slices.Equal(r.Devices, o.Devices) {
+		return fmt.Errorf("reports of different programs: %.12s by %s on %q, and %.12s by %s on %q", r.Commit, r.GoVersion, r.Devices, o.Commit, o.GoVersion, o.Devices)
+	}
+	r.Started, r.Seconds, r.Dirty = min(r.Started, o.Started), r.Seconds+o.Seconds, r.Dirty || o.Dirty
+	r.Contracts = append(r.Contracts, o.Contracts...)
+	r.Upheld += o.Upheld
+	r.Falsified += o.Falsified
+	r.NeedHardware += o.NeedHardware
+	r.NeedSoftware += o.NeedSoftware
+	r.WithoutMutant += o.WithoutMutant
+	r.Doubtful += o.Doubtful
+	r.Mutants += o.Mutants
+	r.Killed += o.Killed
+	r.NotTried += o.NotTried
+	return nil
 }
 
 const head = `# What is claimed, and what would show it false
@@ -125,7 +163,7 @@ make gpu-binaries; ONLY=contracts make gpu-test   # the checks that a GPU can ru
 make proofs                                    # all 2³² roundings to bfloat16, and the proofs of z3
 ` + "```" + `
 
-A status is derived from one invocation, never stored. FALSIFIED: a check failed. VACUOUS: it matched no test, was skipped,
+A status is what one invocation found at one commit. FALSIFIED: a check failed. VACUOUS: it matched no test, was skipped,
 was cached, or counted too few cases. SURVIVED: it passes under a mutant. BROKEN: it could not be run to its end.
 UNAVAILABLE: the machine lacks what it needs. "Here" is the machine of the second paragraph below, "on a GPU" that of the third:
 checks that run on the emulated GPU here run on the real one there.
