@@ -128,6 +128,8 @@ func (c *Cache) keep(prefix string, paths []string, t *Tokens, report *Report, u
 	switch {
 	case prefix == "":
 		use.Reason = "the files changed while they were read"
+	case t.Words != nil:
+		use.Reason = "entries have no words of a teacher's own"
 	case int64(len(t.IDs)) < c.MinTokens:
 		use.Reason = fmt.Sprintf("fewer than %d tokens: encoding them again takes no longer", c.MinTokens)
 	case size > c.MaxBytes:

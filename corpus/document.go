@@ -20,12 +20,17 @@ type Document struct {
 	Path     string    // the file it comes from
 	Record   int64     // line of JSON Lines, element of an array, row of Parquet or line of a table, from 1; 0 where the file is the document
 
+	// Teacher is what a teacher reads in the place of the first prompt messages, which a student reads; nil: the same.
+	Teacher []Message
+
 	Source string // the field "source" of its record, a text; empty: it has none, or was not asked for
 
 	writer string // the model that wrote it, as its record says; empty: it says nothing
 	edited bool   // it is not what was written
 
-	form form // of its record; "": none
+	form   form // of its record; "": none
+	prompt int  // of a question and its answer: the messages of the question
+	bare   bool // the answer is a place alone: the record has none
 }
 
 // Hash identifies a document by its content, wherever it was read from.

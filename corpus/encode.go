@@ -68,6 +68,12 @@ func (t *Tokens) add(e *encoded) {
 		t.Mask = ones(t.Mask, len(e.ids)+1)
 	}
 	t.Docs = append(t.Docs, Doc{End: int64(len(t.IDs)), Bytes: e.bytes, Hash: e.hash})
+	if e.words != nil && t.Words == nil {
+		t.Words = make([]*Words, len(t.Docs)-1, max(2*len(t.Docs), 64))
+	}
+	if t.Words != nil {
+		t.Words = append(t.Words, e.words)
+	}
 	if e.sourced {
 		t.Sources = append(t.Sources, e.source)
 	}
@@ -88,6 +94,7 @@ type encoded struct {
 	bytes int64
 	hash  Hash
 	chat  bool
+	words *Words // of a teacher that reads other ones; nil: it does not
 
 	source  string
 	sourced bool // sources were asked for
@@ -211,7 +218,14 @@ func (g *group) encode(enc Encoder, opt EncodeOptions) {
 				g.err = d.fault(fault.Invalid, "the conversation cannot be encoded").Because(g.err).WithID("E-CORPUS-061")
 				return
 			}
-			if opt.Turns == AllTurns {
+			if d.Teacher != nil {
+				g.err = d.words(&e, enc)
+			}
+			if g.err != nil {
+				g.err = d.fault(fault.Invalid, "the conversation cannot be encoded").Because(g.err).WithID("E-CORPUS-061")
+				return
+			}
+			if opt.Turns == AllTurns && d.Teacher == nil {
 				e.mask = nil
 			}
 		} else {
@@ -219,6 +233,11 @@ func (g *group) encode(enc Encoder, opt EncodeOptions) {
 		}
 		if g.err = checkVocab(d, e.ids, opt.Vocab); g.err != nil {
 			return
+		}
+		if e.words != nil {
+			if g.err = checkVocab(d, e.words.IDs, opt.Vocab); g.err != nil {
+				return
+			}
 		}
 		g.out = append(g.out, e)
 	}
@@ -230,6 +249,10 @@ func (d *Document) normalise() {
 	d.Text = tokenizer.NFC(d.Text)
 	for i := range d.Messages {
 		m := &d.Messages[i]
+		m.Content, m.JSON = tokenizer.NFC(m.Content), tokenizer.NFC(m.JSON)
+	}
+	for i := range d.Teacher {
+		m := &d.Teacher[i]
 		m.Content, m.JSON = tokenizer.NFC(m.Content), tokenizer.NFC(m.JSON)
 	}
 }

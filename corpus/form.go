@@ -30,13 +30,15 @@ var pairs = []pair{
 	{formAlpaca, "instruction", "input", "output"},
 }
 
-// teacherPrompt is the field of words that only the teacher would see. A record or a table with it is refused.
+// teacherPrompt is the field of words that the teacher sees in the place of the prompt. A record with it is refused
+// unless ReadOptions.TeacherPrompts asks for it, and so are tables and Parquet.
 const teacherPrompt = "teacher_prompt"
 
 // onlyForTeacher is why.
 func onlyForTeacher(path, what string) *fault.Error {
-	return fault.In(fault.Unavailable, path, "%s %q: a teacher that sees other words than the student is not built",
-		what, teacherPrompt).WithHint("take it out: teacher and student both see the prompt").WithID("E-CORPUS-046")
+	return fault.In(fault.Unavailable, path, "%s %q: a teacher that sees other words than the student is built for "+
+		"records of JSON and --on-policy 1", what, teacherPrompt).
+		WithHint("take it out, and teacher and student both see the prompt").WithID("E-CORPUS-046")
 }
 
 // names are the fields in the order of document's texts: system, ask, more, answer.
@@ -55,7 +57,9 @@ func (p pair) document(texts [4]string) Document {
 	if texts[2] != "" {
 		ask += "\n\n" + texts[2]
 	}
-	d.Messages = append(d.Messages, Message{Role: "user", Content: ask}, Message{Role: "assistant", Content: texts[3]})
+	d.Messages = append(d.Messages, Message{Role: "user", Content: ask})
+	d.prompt = len(d.Messages)
+	d.Messages = append(d.Messages, Message{Role: "assistant", Content: texts[3]})
 	return d
 }
 

@@ -111,8 +111,9 @@ type cutting struct {
 // for something of it is to be left.
 func (t *Tokens) longest(chosen map[Hash]bool, missing int64) (c cutting) {
 	var most, start int64
-	for _, d := range t.Docs {
-		if n := d.End - start; !chosen[d.Hash] && n > most {
+	for i, d := range t.Docs {
+		worded := t.Words != nil && t.Words[i] != nil // its prompt is not cut
+		if n := d.End - start; !chosen[d.Hash] && n > most && !worded {
 			most, c.of = n, d.Hash
 		}
 		start = d.End
@@ -127,6 +128,9 @@ func (t *Tokens) split(chosen func(Hash) bool, c cutting) (train, held *Tokens) 
 	held = &Tokens{EOS: t.EOS}
 	if t.Mask != nil {
 		train.Mask, held.Mask = t.Mask[:0], []uint8{}
+	}
+	if t.Words != nil {
+		train.Words, held.Words = t.Words[:0], []*Words{}
 	}
 	if t.Sources != nil {
 		train.Sources, held.Sources = t.Sources[:0], []string{}
@@ -159,6 +163,9 @@ func (t *Tokens) take(all *Tokens, from int64, d Doc, i int) {
 	t.IDs = append(t.IDs, all.IDs[from:d.End]...)
 	if all.Mask != nil {
 		t.Mask = append(t.Mask, all.Mask[from:d.End]...)
+	}
+	if all.Words != nil {
+		t.Words = append(t.Words, all.Words[i])
 	}
 	if all.Sources != nil {
 		t.Sources = append(t.Sources, all.Sources[i])

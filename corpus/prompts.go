@@ -14,6 +14,8 @@ type Prompts struct {
 
 	tok   *Tokens
 	spans [][2]int64
+	words []*Words // of each span, what a teacher reads in its place; nil: the prompt
+	docs  []int    // of each span, its document
 	perm  []uint32
 	epoch int64 // of perm; −1: none
 }
@@ -60,11 +62,15 @@ func (p *Prompts) add(i int, lo, hi int64, o PromptOptions) error {
 				WithID("E-CORPUS-082")
 		}
 		for at := lo; at+int64(o.Plain) < hi-1; at += int64(o.SeqLen) + 1 {
-			p.spans = append(p.spans, [2]int64{at, at + int64(o.Plain)})
+			p.span(i, at, at+int64(o.Plain), nil)
 		}
 		return nil
 	}
 	first := true
+	var words *Words
+	if p.tok.Words != nil {
+		words = p.tok.Words[i]
+	}
 	reply := func(end int64) error {
 		long := end-lo > int64(o.SeqLen)
 		switch {
@@ -75,10 +81,13 @@ func (p *Prompts) add(i int, lo, hi int64, o PromptOptions) error {
 		case long:
 			p.Long++
 		default:
-			p.spans = append(p.spans, [2]int64{lo, end})
+			p.span(i, lo, end, words)
 		}
 		first = false
 		return nil
+	}
+	if words != nil {
+		return reply(lo + int64(words.At))
 	}
 	for at := lo + 1; at < hi; at++ {
 		if mask[at] != 0 && mask[at-1] == 0 {
@@ -99,13 +108,23 @@ func (p *Prompts) add(i int, lo, hi int64, o PromptOptions) error {
 // Len returns the number of prompts.
 func (p *Prompts) Len() int { return len(p.spans) }
 
+// span adds a prompt, ids [lo,hi) of document i.
+func (p *Prompts) span(i int, lo, hi int64, words *Words) {
+	p.spans, p.words, p.docs = append(p.spans, [2]int64{lo, hi}), append(p.words, words), append(p.docs, i)
+}
+
 // At returns the k-th prompt of the endless sequence of epochs, each in an order of its own: a function of the data,
-// seed and k.
-func (p *Prompts) At(k int64, seed uint64) []int32 {
+// seed and k. teacher is what a teacher reads in its place: the same, unless the document has other words for it.
+func (p *Prompts) At(k int64, seed uint64) (prompt, teacher []int32) {
 	n := int64(len(p.spans))
 	if epoch := k / n; epoch != p.epoch {
 		p.perm, p.epoch = permutation(p.perm, int(n), seed, uint64(epoch)), epoch
 	}
-	s := p.spans[p.perm[k%n]]
-	return p.tok.IDs[s[0]:s[1]]
+	i := p.perm[k%n]
+	s := p.spans[i]
+	prompt = p.tok.IDs[s[0]:s[1]]
+	if w := p.words[i]; w != nil {
+		return prompt, w.IDs
+	}
+	return prompt, prompt
 }

@@ -30,7 +30,11 @@ type ReadOptions struct {
 	TextField     string // field or column that holds a text
 	MessagesField string // field or column that holds [{"role": …, "content": …}, …]
 	Sources       bool   // documents of JSON records and of tables get their field "source"
-	AnyText       bool   // a named file is one text, whatever its ending, unless the ending is that of records or of a table
+	// TeacherPrompts lets records of JSON have a field "teacher_prompt", which becomes Document.Teacher; their completion
+	// may be absent then. Without it such records are refused.
+	TeacherPrompts bool
+	// AnyText makes a named file one text, whatever its ending, unless the ending is that of records or of a table.
+	AnyText bool
 }
 
 // anyForm reports whether no field was named.
@@ -180,7 +184,8 @@ type Skip struct {
 //	prompt, completion    a question and its answer: a conversation of two turns, or of those that lists hold
 //	instruction, output   Alpaca, likewise; a non-empty input follows the instruction behind an empty line
 //
-// A non-empty system of the last two forms is the system's turn.
+// A non-empty system of the last two forms is the system's turn. A teacher_prompt of these two, a text or a list of
+// messages, is what a teacher reads in the place of the question; see ReadOptions.TeacherPrompts.
 //
 // Bad records are left out; if they are more than 1 in 1,000, or there is no document, Read returns a fault of kind
 // Invalid. The Report is returned with every error too.

@@ -54,7 +54,8 @@ func TestJSONLinesRefused(t *testing.T) {
 		{"array", `[{"text": "a"}]`, one + "the record is an array, not an object [E-JSONL-006] [E-CORPUS-040]", fault.Invalid},
 		{"string", `"text"`, one + "the record is a string, not an object [E-JSONL-006] [E-CORPUS-040]", fault.Invalid},
 		{"words for the teacher", `{"prompt": "a", "completion": "b", "teacher_prompt": "c"}`, one + `field "teacher_prompt": ` +
-			`a teacher that sees other words than the student is not built [E-CORPUS-046] [E-CORPUS-040]`, fault.Invalid},
+			`a teacher that sees other words than the student is built for records of JSON and --on-policy 1 ` +
+			`[E-CORPUS-046] [E-CORPUS-040]`, fault.Invalid},
 		{"missing", `{"txt": "a"}`, one + `no field "text", "content", "messages", "conversations", "prompt" with "completion" or "instruction" with "output"; the record has "txt" [E-JSONL-007] [E-CORPUS-040]`, fault.Invalid},
 		{"twice", `{"text": "a", "text": "b"}`, one + `column 15: key "text" occurs twice [E-JSON-003] [E-CORPUS-040]`, fault.Invalid},
 		{"twice by escape", `{"text": "a", "\u0074ext": "b"}`, one + `column 15: key "text" occurs twice [E-JSON-003] [E-CORPUS-040]`, fault.Invalid},

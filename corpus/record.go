@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -34,7 +35,7 @@ func (d *Document) checkNUL() *fault.Error {
 	if i := strings.IndexByte(d.Text, 0); i >= 0 {
 		return refuse(fmt.Sprintf("the text, at byte %d", i+1))
 	}
-	for i, m := range d.Messages {
+	for i, m := range slices.Concat(d.Messages, d.Teacher) {
 		if strings.IndexByte(m.Role, 0) >= 0 || strings.IndexByte(m.Content, 0) >= 0 {
 			return refuse(fmt.Sprintf("message %d", i+1))
 		}
@@ -101,6 +102,8 @@ func sourceOf(v strictjson.Value) (string, *fault.Error) {
 // contentOf reads the text or the conversation of a record.
 func contentOf(v strictjson.Value, opt ReadOptions) (Document, *fault.Error) {
 	names, texts := opt.fields()
+	_, words := v.Get(teacherPrompt)
+	words = words && opt.anyForm()
 	for i, name := range names {
 		field, ok := v.Get(name)
 		if !ok {
@@ -108,6 +111,10 @@ func contentOf(v strictjson.Value, opt ReadOptions) (Document, *fault.Error) {
 				return Document{}, fault.New(fault.Format, "field %q is not %q", other, name).WithID("E-JSONL-008")
 			}
 			continue
+		}
+		if words && opt.TeacherPrompts {
+			return Document{}, fault.New(fault.Format, "field %q goes with \"prompt\" or \"instruction\", and the record has %q",
+				teacherPrompt, name).WithID("E-JSONL-014")
 		}
 		if i >= texts {
 			return parseMessages(name, field)
@@ -118,7 +125,11 @@ func contentOf(v strictjson.Value, opt ReadOptions) (Document, *fault.Error) {
 	if opt.anyForm() {
 		for _, p := range pairs {
 			_, asks := v.Get(p.ask)
-			if answer, answers := v.Get(p.answer); asks && answers {
+			answer, answers := v.Get(p.answer)
+			if asks && words {
+				return parsePrivileged(p, v, opt)
+			}
+			if asks && answers {
 				return parsePair(p, v, answer)
 			}
 		}
@@ -148,9 +159,6 @@ func stringField(name string, field strictjson.Value) (string, *fault.Error) {
 
 // parsePair reads a record of a question and its answer. Either may be a list of messages.
 func parsePair(p pair, v, answer strictjson.Value) (Document, *fault.Error) {
-	if _, ok := v.Get(teacherPrompt); ok {
-		return Document{}, onlyForTeacher("", "field")
-	}
 	ask, _ := v.Get(p.ask)
 	if ask.Kind() == strictjson.Array || answer.Kind() == strictjson.Array {
 		d, bad := parseMessages(p.ask, ask)
@@ -158,6 +166,7 @@ func parsePair(p pair, v, answer strictjson.Value) (Document, *fault.Error) {
 			return d, bad
 		}
 		more, bad := parseMessages(p.answer, answer)
+		d.prompt = len(d.Messages)
 		d.Messages, d.form = append(d.Messages, more.Messages...), p.form
 		return d, bad
 	}

@@ -19,6 +19,9 @@ type Tokens struct {
 	EOS  int32
 	// Sources are the fields "source" of each document's record, empty where there is none; nil: ReadOptions.Sources did not ask.
 	Sources []string
+	// Words are, of each document, what a teacher reads in the place of the prompt, nil where it reads the prompt; nil: no
+	// document has such words.
+	Words []*Words
 	// Routes are, of each document, which way it goes, ascending; nil: all go one way. See Route.
 	Routes []int
 }
@@ -112,6 +115,11 @@ func (t *Tokens) ContentSHA256() string {
 	}
 	h.Write(buf)
 	h.Write(t.Mask)
+	for i, w := range t.Words {
+		if w != nil {
+			fmt.Fprintf(h, "words of document %d at %d: %d\n", i, w.At, w.IDs)
+		}
+	}
 	return hex.EncodeToString(h.Sum(nil))
 }
 

@@ -70,6 +70,9 @@ func EstimateRun(ctx context.Context, c Config, dev device.Device, obs Observer)
 	if err := in.openModels(c, obs); err != nil {
 		return nil, err
 	}
+	if err := in.loadPrompts(ctx, c, obs); err != nil {
+		return nil, err
+	}
 	chosen := in.choose(ctx, c, dev, obs)
 	if chosen != nil && (fault.KindOf(chosen) != fault.Memory || in.choice == nil) {
 		return nil, chosen
@@ -95,7 +98,7 @@ func EstimateRun(ctx context.Context, c Config, dev device.Device, obs Observer)
 	if e.Data = in.dataSize(); c.Steps == 0 {
 		e.Steps = int(in.loaderSteps)
 	}
-	if in.cache == nil && c.Loss.Alpha != 0 && len(in.more) == 0 {
+	if in.cache == nil && c.Loss.Alpha != 0 && len(in.more) == 0 && !c.OnPolicy.On() {
 		e.Cache = in.cacheSize(c, dev)
 	}
 	if err := in.chooseLogits(c, dev, e.Steps); err != nil {

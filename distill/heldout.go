@@ -266,7 +266,7 @@ func (r *Run) compare(ctx context.Context, teachers []*model.Model, subjects []e
 		return eval.Compare(ctx, r.stream, nil, subjects[1:], w, o)
 	}
 	if len(r.in.more) > 0 {
-		o.Reference = r.Ensemble.of(teachers, r.dev.Info(), r.SeqLen, 1)
+		o.Reference = r.Ensemble.joined(teachers, r.dev.Info(), r.SeqLen, 1)
 		return eval.Compare(ctx, r.stream, nil, subjects, w, o)
 	}
 	subjects = slices.Clone(subjects)

@@ -3,6 +3,7 @@ package distill
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
 
 	"apr/corpus"
 	"apr/eval"
@@ -35,6 +36,10 @@ func (in *inputs) holdOut(c Config, read func() (*corpus.Tokens, error), obs Obs
 	if in.windows(c) == 0 {
 		obs.Message("warning: held-out text has %s, fewer than one window of %d: nothing is evaluated; "+
 			"--val-fraction or --eval-data give more", fault.Plural(len(in.held.IDs), "token"), c.SeqLen)
+		in.held = nil
+	} else if in.held.Mask != nil && !slices.Contains(in.held.Mask, 1) {
+		obs.Message("warning: held-out text has no reply, and so no target: nothing is evaluated; " +
+			"--eval-data gives other text")
 		in.held = nil
 	}
 	in.warnOfFewWindows(c, obs)

@@ -47,8 +47,13 @@ func (in *inputs) identify(ctx context.Context, c Config, obs Observer) error {
 		return fault.In(fault.Invalid, c.Student, "teacher and student are the same model in other precision: %s, up to a relative difference of %.2g in %s", k.Rounding, k.Difference, k.Tensor).
 			WithHint("only rounding can be learned from it; --allow-same-model trains anyway and records it").WithID("E-DISTILL-007")
 	}
-	return fault.In(fault.Invalid, c.Student, "teacher and student are the same model: %s", how).
-		WithHint("nothing can be learned from it; --allow-same-model trains anyway and records it").WithID("E-DISTILL-003")
+	hint := "nothing can be learned from it; --allow-same-model trains anyway and records it"
+	if c.OnPolicy.On() {
+		hint = "nothing can be learned from it but what a teacher_prompt tells it alone; --allow-same-model trains " +
+			"anyway and records it"
+	}
+	return fault.In(fault.Invalid, c.Student, "teacher and student are the same model: %s", how).WithHint("%s", hint).
+		WithID("E-DISTILL-003")
 }
 
 // keepKinship writes down how teacher and student are related.

@@ -73,6 +73,7 @@ type inputs struct {
 
 	prompts     *corpus.Prompts // that the student goes on with; nil: it writes nothing
 	ends, never []int32         // ids that end what it writes, and that it must not write
+	words       *privileged     // a teacher that reads other words than the student; nil: it reads the same
 	chatEnd     int32           // what ends a turn; tokenizer.None without conversations
 }
 
@@ -102,6 +103,9 @@ func openInputs(ctx context.Context, c Config, dev device.Device, obs Observer) 
 		return nil, err
 	}
 	if err := in.identifyAll(ctx, c, obs); err != nil { // before a probe
+		return nil, err
+	}
+	if err := in.loadPrompts(ctx, c, obs); err != nil {
 		return nil, err
 	}
 	if err := in.choose(ctx, c, dev, obs); err != nil {
@@ -282,8 +286,19 @@ func (in *inputs) hashModels(c Config) error {
 	return nil
 }
 
+// loadPrompts is loadData for a student that writes rows itself: how long the teacher's rows are depends on the data.
+func (in *inputs) loadPrompts(ctx context.Context, c Config, obs Observer) error {
+	if !c.OnPolicy.On() {
+		return nil
+	}
+	return in.loadData(ctx, c, obs)
+}
+
 // loadData encodes training and held-out text.
 func (in *inputs) loadData(ctx context.Context, c Config, obs Observer) error {
+	if in.train != nil { // read before a step was planned
+		return nil
+	}
 	obs.Phase("reading and encoding text")
 	var err error
 	if c.Dataset != "" {
@@ -375,8 +390,9 @@ func (in *inputs) encode(ctx context.Context, c Config, name string, paths []str
 		turns = corpus.AutoTurns
 	}
 	t, report, use, err := c.TokenCache.Load(ctx, paths, enc, corpus.EncodeOptions{
-		Read: corpus.ReadOptions{TextField: c.TextField, MessagesField: c.MessagesField, Sources: c.Ensemble.routed()},
-		EOS:  eos, Vocab: in.vocab, Turns: turns,
+		Read: corpus.ReadOptions{TextField: c.TextField, MessagesField: c.MessagesField, Sources: c.Ensemble.routed(),
+			TeacherPrompts: c.OnPolicy.On()},
+		EOS: eos, Vocab: in.vocab, Turns: turns,
 	})
 	if err != nil {
 		return nil, err

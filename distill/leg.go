@@ -187,6 +187,7 @@ func (l *leg) step(ctx context.Context, out *Outcome) error {
 	}
 	if l.policy != nil {
 		b = l.policy.add(b, own)
+		l.giveWords(own)
 	}
 	// A signal does not break off a step: the weights would be worth nothing.
 	var rec Record

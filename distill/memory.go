@@ -306,7 +306,7 @@ func (in *inputs) dryRun(c Config, target func() dry.Target) DryRun {
 	if d.said, d.dry = in.cache, true; in.made != nil {
 		d.said = in.made
 	}
-	d.projected = in.projected.idle()
+	d.projected, d.words = in.projected.idle(), in.words.idle()
 	if in.choice != nil && in.choice.Chosen != nil {
 		d.GroupRows = in.choice.Chosen.Rows
 	}

@@ -130,6 +130,7 @@ func (r *Run) newPolicy(student *model.Model) *policy {
 type drawn struct {
 	texts   []generate.Text
 	prompts [][]int32
+	words   [][]int32 // what the teacher reads in the place of each prompt
 	took    time.Duration
 }
 
@@ -141,11 +142,11 @@ func (p *policy) write(ctx context.Context, step int) (d drawn, err error) {
 	requests := make([]generate.Request, p.rows)
 	for i := range requests {
 		k := int64(step)*int64(p.rows) + int64(i)
-		prompt := p.prompts.At(k/int64(p.Samples), p.options.Seed)
+		prompt, words := p.prompts.At(k/int64(p.Samples), p.options.Seed)
 		r := generate.Request{Prompt: prompt, Options: p.options, Sample: int(k), KeepStop: true}
 		r.MaxTokens = min(p.MaxTokens, p.seqLen+1-len(prompt))
 		requests[i] = r
-		d.prompts = append(d.prompts, prompt)
+		d.prompts, d.words = append(d.prompts, prompt), append(d.words, words)
 	}
 	if d.texts, err = p.writer.Write(ctx, requests); err != nil {
 		return d, fmt.Errorf("step %d: the student's texts: %w", step, err)
@@ -163,20 +164,7 @@ func (p *policy) add(b corpus.Batch, d drawn) corpus.Batch {
 		Tokens: slices.Clip(b.Tokens), Targets: slices.Clip(b.Targets), Mask: slices.Clip(b.Mask),
 	}
 	for i, t := range d.texts {
-		ids := slices.Concat(d.prompts[i], t.IDs)
-		for at := range p.seqLen {
-			input, target, counts := p.pad, p.pad, uint8(0)
-			if at < len(ids) {
-				input = ids[at]
-			}
-			if at+1 < len(ids) {
-				target = ids[at+1]
-				if at+1 >= len(d.prompts[i]) {
-					counts = 1
-				}
-			}
-			all.Tokens, all.Targets, all.Mask = append(all.Tokens, input), append(all.Targets, target), append(all.Mask, counts)
-		}
+		all = appendOwn(all, d.prompts[i], t.IDs, p.pad)
 	}
 	if b.Starts != nil {
 		all.Starts = append(slices.Clip(b.Starts), make([]int32, len(all.Tokens)-len(b.Tokens))...)
@@ -196,6 +184,9 @@ func (in *inputs) findPrompts(c Config, end int32, obs Observer) (err error) {
 	if in.prompts.Long > 0 {
 		obs.Message("warning: %d prompts of later replies are longer than a row of %d tokens and are left out",
 			in.prompts.Long, c.SeqLen)
+	}
+	if err := in.findWords(c); err != nil {
+		return err
 	}
 	in.ends = []int32{in.train.EOS}
 	if end != tokenizer.None && !slices.Contains(in.ends, end) {

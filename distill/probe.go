@@ -144,6 +144,7 @@ func (in *inputs) probeTrainer(c Config, dev device.Device, rows int, k *Candida
 	}
 	t.Loss.Spec, t.Loss.Vocab = c.Loss, in.vocab
 	c.Ensemble.projected, c.Ensemble.GroupRows = in.projected.idle(), k.Rows
+	c.Ensemble.words = in.words.idle()
 	if c.Loss.Alpha != 0 {
 		t.Teacher = c.Ensemble.of(teachers, dev.Info(), c.SeqLen, c.Loss.Temperature)
 		if c.Ensemble.routed() {

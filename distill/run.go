@@ -53,9 +53,10 @@ type Run struct {
 	shares *shares // what the ranks share of the student's training state; nil: nothing
 	noise  *Noise  // of a teacher in 8-bit floats
 
-	samples runlog.Samples // as written
-	ownRows corpus.Batch   // the last rows that the student wrote itself, for the report
-	ownStep int            // the step that they were of
+	samples  runlog.Samples // as written
+	ownRows  corpus.Batch   // the last rows that the student wrote itself, for the report
+	ownWords corpus.Batch   // the same rows as the teacher read them, if it reads other words; else of no rows
+	ownStep  int            // the step that they were of
 
 	started time.Time
 	begun   time.Time // training, after everything was opened
@@ -84,6 +85,7 @@ func Start(ctx context.Context, c Config, dev device.Device, obs Observer, descr
 		return nil, err
 	}
 	c.Ensemble.said, c.Ensemble.projected, c.Ensemble.GroupRows = in.cache, in.projected, in.choice.Chosen.Rows
+	c.Ensemble.words = in.words
 	r := &Run{Config: c, dev: dev, in: in, obs: obs, stream: dev.NewStream(), id: runID(c.Output), started: started,
 		disk: disk.OS{}, first: firstWindow, save: checkpoints.write}
 	if r.steps = c.Steps; r.steps == 0 {
@@ -196,7 +198,7 @@ func (r *Run) execute(ctx context.Context, out *Outcome) error {
 		r.recordQuantize()); err != nil {
 		return err
 	}
-	if err := errors.Join(r.recordOnPolicy(student), r.initialise(student)); err != nil {
+	if err := errors.Join(r.recordOnPolicy(student), r.recordWords(student), r.initialise(student)); err != nil {
 		return err
 	}
 	l := &leg{run: r, name: LegStudent, student: student, teacher: r.Ensemble.of(teachers, r.dev.Info(), r.SeqLen, r.Loss.Temperature)}

@@ -47,7 +47,8 @@ func (r *Run) writeSamples(ctx context.Context, big, student *model.Model) error
 	n := min(sampleWindows, w.Len())
 	for i := range n {
 		at := i * w.Len() / n
-		s, err := r.sample(ctx, big, student, w.Batch(at, at+1))
+		b := w.Batch(at, at+1)
+		s, err := r.sample(ctx, big, b, student, b)
 		if errors.Is(err, context.Canceled) {
 			return r.stoppedAfterTraining()
 		}
@@ -58,7 +59,12 @@ func (r *Run) writeSamples(ctx context.Context, big, student *model.Model) error
 		out.Windows = append(out.Windows, s)
 	}
 	for i := range r.ownRows.Rows {
-		s, err := r.sample(ctx, big, student, r.ownRows.Slice(i, i+1))
+		b := r.ownRows.Slice(i, i+1)
+		own := b
+		if r.ownWords.Rows > 0 {
+			own = r.ownWords.Slice(i, i+1)
+		}
+		s, err := r.sample(ctx, big, own, student, b)
 		if errors.Is(err, context.Canceled) {
 			return r.stoppedAfterTraining()
 		}
@@ -72,22 +78,44 @@ func (r *Run) writeSamples(ctx context.Context, big, student *model.Model) error
 	return r.dir.WriteSamples(out)
 }
 
-// sample looks at the first tokens of a window.
-func (r *Run) sample(ctx context.Context, big, student *model.Model, b corpus.Batch) (runlog.Sample, error) {
-	n := min(sampleTokens, b.SeqLen)
-	starts := b.Starts
-	b = corpus.Batch{Rows: 1, SeqLen: n, Tokens: b.Tokens[:n], Targets: b.Targets[:n], Mask: b.Mask[:n]}
-	if starts != nil {
-		b.Starts = starts[:n]
+// head returns the first n positions of a batch of one row.
+func head(b corpus.Batch, n int) corpus.Batch {
+	h := corpus.Batch{Rows: 1, SeqLen: n, Tokens: b.Tokens[:n], Targets: b.Targets[:n], Mask: b.Mask[:n]}
+	if b.Starts != nil {
+		h.Starts = b.Starts[:n]
 	}
+	return h
+}
+
+// apart cuts the row that a teacher reads where the student's row, which has other words before the same targets, is
+// cut: as many targets count.
+func apart(own, b corpus.Batch) corpus.Batch {
+	at, left := 0, b.TargetCount()
+	for ; left > 0; at++ {
+		left -= int(own.Mask[at])
+	}
+	return head(own, at)
+}
+
+// sample looks at the first tokens of a window. The teacher reads own, which is b unless it has words of its own.
+func (r *Run) sample(ctx context.Context, big *model.Model, own corpus.Batch, student *model.Model,
+	b corpus.Batch) (runlog.Sample, error) {
+	same := &own.Tokens[0] == &b.Tokens[0]
+	n := min(sampleTokens, b.SeqLen)
+	b = head(b, n)
 	s := runlog.Sample{Tokens: make([]runlog.SampleToken, n+1)}
 	s.Tokens[0] = runlog.SampleToken{ID: b.Tokens[0], Text: r.text(b.Tokens[0])}
 	for i, id := range b.Targets {
 		s.Tokens[i+1] = runlog.SampleToken{ID: id, Text: r.text(id), Counts: b.Mask[i] != 0}
 	}
-	seen := b // also what does not count is looked at, so that the mask can be seen
-	seen.Mask = slices.Repeat([]uint8{1}, n)
-	views, err := eval.Look(ctx, r.stream, big, student, seen, sampleTop, eval.Options{Vocab: r.in.vocab})
+	seen := b
+	if same { // also what does not count is looked at, so that the mask can be seen
+		seen.Mask = slices.Repeat([]uint8{1}, n)
+		own = seen
+	} else {
+		own = apart(own, b)
+	}
+	views, err := eval.LookApart(ctx, r.stream, big, own, student, seen, sampleTop, eval.Options{Vocab: r.in.vocab})
 	if err != nil {
 		return s, err
 	}

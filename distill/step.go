@@ -69,7 +69,7 @@ func (t *Trainer) Free() {
 	if t.own != nil {
 		t.own.free(t.Student.Device())
 	}
-	if a, ok := t.Teacher.(*teacher.Aligned); ok {
+	if a, ok := t.Teacher.(interface{ Free() }); ok { // what it keeps beside its model
 		a.Free()
 	}
 }

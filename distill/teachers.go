@@ -31,6 +31,8 @@ type Ensemble struct {
 	dry  bool  // on a device that computes nothing: no row is read
 	// projected is how a teacher with another tokenizer teaches; nil: it has the student's.
 	projected *projected
+	// words is how a teacher reads other words than the student; nil: it reads the same.
+	words *privileged
 }
 
 // Route sends the documents of a source to a model.
@@ -98,6 +100,14 @@ func (e Ensemble) Shares(n int) []float64 {
 
 // of makes one teacher of all. The mixture is taken at a temperature.
 func (e Ensemble) of(models []*model.Model, info device.Info, seqLen int, temperature float64) teacher.Teacher {
+	if e.words == nil {
+		return e.joined(models, info, seqLen, temperature)
+	}
+	return e.words.wrap(e.joined(models, info, e.words.seqLen, temperature), models[0].Device())
+}
+
+// joined is of without words of the teacher's own.
+func (e Ensemble) joined(models []*model.Model, info device.Info, seqLen int, temperature float64) teacher.Teacher {
 	if e.said != nil {
 		var rows teacher.Rows
 		if !e.dry {

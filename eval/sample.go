@@ -3,6 +3,7 @@ package eval
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"math"
 	"slices"
 
@@ -33,23 +34,33 @@ type Expected struct {
 //
 //	p = softmax(z_reference), q = softmax(z_model), KL = Σ p·(ln p − ln q)
 func Look(ctx context.Context, s device.Stream, reference, m *model.Model, b corpus.Batch, top int, o Options) ([]View, error) {
-	if b.TargetCount() == 0 {
+	return LookApart(ctx, s, reference, b, m, b, top, o)
+}
+
+// LookApart is Look where the reference reads rows of its own, whose targets that count are those of b in its order.
+func LookApart(ctx context.Context, s device.Stream, reference *model.Model, own corpus.Batch, m *model.Model,
+	b corpus.Batch, top int, o Options) ([]View, error) {
+	total := b.TargetCount()
+	if total == 0 {
 		return nil, nil
 	}
-	c := &comparison{s: s, o: o}
-	c.batch = model.NewBatch(m.Device(), b.Rows, b.SeqLen)
-	defer c.batch.Free(m.Device())
-	if b.Starts != nil {
-		c.batch.SeparateDocuments(m.Device())
-	}
-	c.batch.Load(s, b, b.Rows)
 	models := [2]*model.Model{reference, m}
 	var xs [2]device.Tensor
-	for i, sub := range models {
-		xs[i] = c.hidden(sub)
+	for i, read := range [2]corpus.Batch{own, b} {
+		c := &comparison{s: s, o: o}
+		c.batch = model.NewBatch(m.Device(), read.Rows, read.SeqLen)
+		defer c.batch.Free(m.Device())
+		if read.Starts != nil {
+			c.batch.SeparateDocuments(m.Device())
+		}
+		c.batch.Load(s, read, read.Rows)
+		if c.batch.N != total {
+			panic(fmt.Sprintf("eval: %d targets of the reference's, %d of the model's", c.batch.N, total))
+		}
+		xs[i] = c.hidden(models[i])
 		defer s.Release(xs[i])
 	}
-	n := min(lookRows, c.batch.N)
+	n := min(lookRows, total)
 	z := s.Temp("logits", device.Logits, tensor.F32, n, o.Vocab)
 	defer s.Release(z)
 	var host [2][]float32
@@ -58,11 +69,11 @@ func Look(ctx context.Context, s device.Stream, reference, m *model.Model, b cor
 	}
 	var views []View
 	kept := targets(b)
-	for lo := 0; lo < c.batch.N; lo += n {
+	for lo := 0; lo < total; lo += n {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		hi := min(lo+n, c.batch.N)
+		hi := min(lo+n, total)
 		for i, sub := range models {
 			part := z.RowRange(0, hi-lo)
 			sub.Logits(s, part, xs[i].RowRange(lo, hi))

@@ -27,6 +27,7 @@ Records are recognised by their fields, the first of these that a record has:
   messages               a conversation: [{"role": …, "content": …}, …]
   conversations          ShareGPT: [{"from": "human", "value": …}, {"from": "gpt", …}, …]
   prompt, completion     a question and its answer
+    teacher_prompt         beside prompt: what the teacher alone reads in its place (distill --on-policy 1)
   instruction, output    Alpaca; input, if it is not empty, follows the instruction
 --text-field and --messages-field name other fields. A bad record (also one with NUL, as \u0000 too) is left out and named by file and line;
 more than 1 in 1,000 are an error.

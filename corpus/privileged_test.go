@@ -1,0 +1,131 @@
+package corpus
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+
+	"apr/internal/contracttest"
+)
+
+// TestTeacherPrompt: of each record the student's prompt, what the teacher reads in its place, and what counts.
+func TestTeacherPrompt(t *testing.T) {
+	opt := options
+	opt.Read.TeacherPrompts = true
+	// A conversation is, per message, < or [ (user, assistant), its content, and /.
+	text := func(ids []int32) string {
+		var s strings.Builder
+		for _, id := range ids {
+			s.WriteString(map[int32]string{256: "<", 257: "[", 258: "/", eos: "$"}[id])
+			if id < 256 {
+				s.WriteByte(byte(id))
+			}
+		}
+		return s.String()
+	}
+	for _, c := range []struct{ record, ids, counts, prompt, teacher string }{
+		{`{"prompt": "a", "teacher_prompt": "bcd", "completion": "xy"}`, "<a/[xy/$", "----+++-", "<a/[", "<bcd/["},
+		{`{"prompt": "abc", "teacher_prompt": "d", "completion": ""}`, "<abc/[/$", "------+-", "<abc/[", "<d/["},
+		{`{"prompt": "a", "teacher_prompt": "bcd"}`, "<a/[$", "-----", "<a/[", "<bcd/["},
+		{`{"prompt": "a", "completion": null, "teacher_prompt": "b"}`, "<a/[$", "-----", "<a/[", "<b/["},
+		{`{"prompt": "a", "teacher_prompt": [{"role": "user", "content": "b"}, {"role": "assistant", "content": "c"},
+			{"role": "user", "content": "d"}], "completion": "x"}`, "<a/[x/$", "----++-", "<a/[", "<b/[c/<d/["},
+		{`{"prompt": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"},
+			{"role": "user", "content": "c"}], "teacher_prompt": "d",
+			"completion": [{"role": "assistant", "content": "x"}]}`, "<a/[b/<c/[x/$",
+			"----------++-", "<a/[b/<c/[", "<d/["},
+		{`{"instruction": "a", "input": "b", "output": "x", "teacher_prompt": "c"}`, "<a\n\nb/[x/$", "-------++-",
+			"<a\n\nb/[", "<c/["},
+		{`{"prompt": "a", "completion": "x"}`, "<a/[x/$", "----++-", "<a/[", "<a/["},
+	} {
+		record := strings.ReplaceAll(c.record, "\n", " ")
+		tok, _, err := Load(context.Background(), []string{put(t, "d.jsonl", []byte(record))}, byteEncoder{}, opt)
+		if err != nil {
+			t.Fatalf("%s: %v", record, err)
+		}
+		var counts strings.Builder
+		for _, m := range tok.Mask {
+			counts.WriteByte("-+"[m])
+		}
+		p, err := NewPrompts(tok, PromptOptions{SeqLen: 20})
+		if err != nil {
+			t.Fatalf("%s: %v", record, err)
+		}
+		prompt, teacher := p.At(0, 1)
+		if text(tok.IDs) != c.ids || counts.String() != c.counts || p.Len() != 1 || text(prompt) != c.prompt ||
+			text(teacher) != c.teacher {
+			t.Errorf("%s: %q %s, %d prompts, %q and for the teacher %q", record, text(tok.IDs), &counts, p.Len(), text(prompt),
+				text(teacher))
+		}
+		contracttest.Cases(t, 1)
+	}
+}
+
+// TestTeacherPromptRefused: records whose words for the teacher stand for nothing are named.
+func TestTeacherPromptRefused(t *testing.T) {
+	opt := options
+	opt.Read.TeacherPrompts = true
+	for _, c := range []struct{ record, want string }{
+		{`{"prompt": "a", "teacher_prompt": ""}`, `field "teacher_prompt" is empty`},
+		{`{"prompt": "a", "teacher_prompt": 7}`, `field "teacher_prompt" is a number, not a string`},
+		{`{"prompt": "a", "teacher_prompt": []}`, `field "teacher_prompt" has no message`},
+		{`{"prompt": "a", "teacher_prompt": "b\u0000"}`, `NUL (\u0000) in message 3`},
+		{`{"prompt": 7, "teacher_prompt": "b"}`, `field "prompt" is a number, not a string`},
+		{`{"teacher_prompt": "b", "completion": "c"}`, `no field "text"`},
+		{`{"prompt": [{"role": "user", "content": "a"}], "teacher_prompt": "b",
+			"completion": [{"role": "assistant", "content": "x"}, {"role": "user", "content": "y"}]}`,
+			`field "completion" beside "teacher_prompt" must be one reply of the assistant, it has 2 messages`},
+		{`{"text": "a", "teacher_prompt": "b"}`, `field "teacher_prompt" goes with "prompt" or "instruction"`},
+		{`{"messages": [{"role": "user", "content": "a"}], "teacher_prompt": "b"}`, `goes with "prompt" or "instruction"`},
+	} {
+		record := strings.ReplaceAll(c.record, "\n", " ")
+		_, _, err := Load(context.Background(), []string{put(t, "d.jsonl", []byte(record))}, byteEncoder{}, opt)
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", record, err, c.want)
+		}
+		contracttest.Cases(t, 1)
+	}
+}
+
+// TestTeacherPromptHeldOut: words stay with their documents when some are held out, and what a run learns from has
+// another hash with other words.
+func TestTeacherPromptHeldOut(t *testing.T) {
+	opt := options
+	opt.Read.TeacherPrompts = true
+	var lines, others strings.Builder
+	for c := 'a'; c <= 'z'; c++ {
+		line := `{"prompt": "p` + string(c) + `", "completion": "x"`
+		if c%2 == 0 {
+			line += `, "teacher_prompt": "t` + string(c) + `"`
+		}
+		lines.WriteString(line + "}\n")
+		others.WriteString(strings.Replace(line, `"t`, `"u`, 1) + "}\n")
+	}
+	load := func(text string) *Tokens {
+		tok, _, err := Load(context.Background(), []string{put(t, "d.jsonl", []byte(text))}, byteEncoder{}, opt)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return tok
+	}
+	tok, other := load(lines.String()), load(others.String())
+	if tok.ContentSHA256() == other.ContentSHA256() || tok.SHA256() != other.SHA256() {
+		t.Error("other words: the hash of the documents changes, or that of the content does not")
+	}
+	train, held, err := tok.HoldOut(0.3)
+	if err != nil || len(held.Docs) == 0 || len(train.Words) != len(train.Docs) || len(held.Words) != len(held.Docs) {
+		t.Fatalf("%v, %v", held, err)
+	}
+	for _, part := range []*Tokens{train, held} {
+		lo := int64(0)
+		for i, d := range part.Docs {
+			own := byteEncoder{}.AppendText(nil, "t"+string(rune(part.IDs[lo+2])))
+			if w := part.Words[i]; (w != nil) != (part.IDs[lo+2]%2 == 0) || w != nil && !slices.Equal(w.IDs[1:3], own) {
+				t.Errorf("document %v has the words %v", part.IDs[lo:d.End], w)
+			}
+			lo = d.End
+			contracttest.Cases(t, 1)
+		}
+	}
+}
