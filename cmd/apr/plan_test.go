@@ -34,15 +34,18 @@ func TestLargestBatchFits(t *testing.T) {
 		config: `{"model_type": "qwen2", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
  "num_key_value_heads": 1, "vocab_size": 4096, "max_position_embeddings": 2048, "rms_norm_eps": 1e-6, "rope_theta": 1e6,
  "tie_word_embeddings": true, "eos_token_id": 4093}`,
-		data: strings.Repeat("package main\n", 100),
+		data: strings.Repeat("package main\n", 1000),
 	} {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
+	length := 64
 	plan := func(teacher, backend, memory string, batch int, more ...string) (planned, int) {
 		args := append([]string{"plan", teacher, "--student-config", config, "-d", data, "--backend", backend, "--memory", memory, "--no-probe",
-			"--steps", "10", "--seq-len", "64", "--batch-size", fmt.Sprint(batch), "--json", "-o", filepath.Join(dir, "run")}, more...)
+			"--steps", "10",
+			"--seq-len", fmt.Sprint(length), "--batch-size", fmt.Sprint(batch), "--json",
+			"-o", filepath.Join(dir, "run")}, more...)
 		var out strings.Builder
 		code := run(args, strings.NewReader(""), &out, io.Discard, nil)
 		var p planned
@@ -58,6 +61,9 @@ func TestLargestBatchFits(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%s %s GiB %s", tt.backend, tt.memory, filepath.Base(tt.teacher)), func(t *testing.T) {
 			contracttest.Cases(t, 1)
+			if length = 64; tt.memory >= "1" { // longer rows: fewer fit, and a dry run visits each
+				length = 512
+			}
 			begin := time.Now()
 			first, _ := plan(tt.teacher, tt.backend, tt.memory, 1)
 			took := time.Since(begin)
@@ -66,7 +72,7 @@ func TestLargestBatchFits(t *testing.T) {
 			}
 			n := *first.Largest
 			t.Logf("largest %d (bound: %v) in %v", n, *first.IsBound, took)
-			for _, asked := range []int{3, 16, 5000} {
+			for _, asked := range []int{3, 16, 300} {
 				if p, _ := plan(tt.teacher, tt.backend, tt.memory, asked); p.Largest == nil || *p.Largest != n || *p.IsBound != *first.IsBound {
 					t.Errorf("asked with %d: %+v, with 1: %d", asked, p, n)
 				}
