@@ -1,6 +1,6 @@
 // Package collective joins the ranks of one run: processes, or goroutines of one process, that train one student
 // together. A Comm has the few collectives of data-parallel training over host memory: sums, reduce-scatter,
-// all-gather, broadcast and a barrier.
+// all-gather, broadcast and a barrier; and messages from one rank to another, for ranks that do different work.
 //
 // There are two implementations: Local, whose ranks are goroutines, and the sockets of Listen and Join, whose ranks are
 // processes joined to rank 0 over TCP. Both pass one conformance suite. Neither is a communicator between GPUs.
@@ -39,6 +39,15 @@ type Comm interface {
 	Broadcast(x []byte) error
 	// Barrier returns after every rank has called it.
 	Barrier() error
+	// First returns the group of ranks 0 to n−1, of which this one is: its collectives are theirs alone. It is lost and
+	// closed with the whole group, never by itself. Every caller has to give the same n.
+	First(n int) Comm
+	// Post sends a message to another rank of the whole group. It does not wait until that rank takes it: how many
+	// messages wait is the callers' business.
+	Post(to int, x []byte) error
+	// Take waits for the next message posted to this rank: by rank from, or by Anyone. Messages of one rank are taken in
+	// the order in which it posted them.
+	Take(from int) (by int, x []byte, err error)
 	// Abort ends the group: pending and later calls of all ranks return a *Lost that names this rank and cause.
 	Abort(cause error)
 	// OnLost lets f be called once, in a goroutine of its own, when the group ends because a rank was lost; at once if it
@@ -47,6 +56,9 @@ type Comm interface {
 	// Close leaves the group after the last call. Ranks may close at different times.
 	Close() error
 }
+
+// Anyone lets Take return the message of any rank.
+const Anyone = -1
 
 // Shard returns the elements [lo,hi) of n that belong to rank r of world: floor(n·r/world) to floor(n·(r+1)/world).
 func Shard(n, r, world int) (lo, hi int) {

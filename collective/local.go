@@ -4,13 +4,47 @@ import "sync"
 
 // Local returns a group of world ranks in this process, one Comm for each goroutine that is a rank.
 func Local(world int) []Comm {
-	g := &group{world: world, given: make([]any, world), ops: make([]operation, world)}
-	g.changed.L = &g.mu
+	g := newGroup(world)
+	g.mail = make([]mailbox, world)
+	for r := range g.mail {
+		g.mail[r].changed.L = &g.mail[r].mu
+	}
 	all := make([]Comm, world)
 	for r := range all {
 		all[r] = &local{g: g, rank: r}
 	}
 	return all
+}
+
+func newGroup(world int) *group {
+	g := &group{world: world, given: make([]any, world), ops: make([]operation, world)}
+	g.changed.L = &g.mu
+	return g
+}
+
+// First returns the Comm of ranks 0 to n−1.
+func (l *local) First(n int) Comm {
+	if n < 1 || n > l.g.world || l.rank >= n {
+		panic("collective: First of ranks that this one is not among")
+	}
+	g := l.g.whole()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	first := g.firsts[n]
+	if first == nil {
+		first = newGroup(n)
+		first.of, first.lost = g, g.lost
+		for _, r := range g.closed {
+			if r < n {
+				first.closed = append(first.closed, r)
+			}
+		}
+		if g.firsts == nil {
+			g.firsts = map[int]*group{}
+		}
+		g.firsts[n] = first
+	}
+	return &local{g: first, rank: l.rank}
 }
 
 // group is the state that the ranks of Local share.
@@ -23,6 +57,10 @@ type group struct {
 	lost    *Lost
 	closed  []int // ranks that left
 	told    []func(*Lost)
+
+	of     *group         // the whole one, if this is of its first ranks
+	firsts map[int]*group // by their number of ranks; each is locked after the whole group, never before
+	mail   []mailbox      // of the whole group, by rank
 
 	given []any // of each rank, between the first and the last barrier of an operation
 	ops   []operation
@@ -71,15 +109,43 @@ func (l *local) meet(first func() error) error {
 	return nil
 }
 
-// fail ends the group; the lock is held.
-func (g *group) fail(l *Lost) {
-	if g.lost == nil {
-		g.lost = l
-		g.changed.Broadcast()
-		for _, f := range g.told {
-			go f(l)
-		}
+// whole returns the group of all ranks.
+func (g *group) whole() *group {
+	if g.of != nil {
+		return g.of
 	}
+	return g
+}
+
+// fail ends the group; the lock is held. All groups of the same ranks end with it.
+func (g *group) fail(l *Lost) {
+	if g.lost != nil {
+		return
+	}
+	g.lost = l
+	g.changed.Broadcast()
+	for _, f := range g.told {
+		go f(l)
+	}
+	if g.of != nil {
+		go g.of.end(l)
+		return
+	}
+	for _, first := range g.firsts {
+		go first.end(l)
+	}
+	go func() {
+		for r := range g.mail {
+			g.mail[r].wake()
+		}
+	}()
+}
+
+// end is fail without the lock.
+func (g *group) end(l *Lost) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.fail(l)
 }
 
 // do runs an operation: x is given to all, then each rank works on what all gave, and afterwards takes what it needs.
@@ -179,14 +245,36 @@ func (l *local) OnLost(f func(*Lost)) {
 }
 
 func (l *local) Close() error {
-	l.g.mu.Lock()
-	defer l.g.mu.Unlock()
-	if !l.closed {
-		l.closed = true
-		l.g.closed = append(l.g.closed, l.rank)
-		if l.g.arrived > 0 { // others wait for a call that will not come
-			l.g.fail(&Lost{Rank: l.rank, World: l.g.world, How: Gone, Cause: "it has left the group"})
+	g := l.g
+	if g.of != nil {
+		return nil // with the whole group
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if l.closed {
+		return nil
+	}
+	l.closed = true
+	g.leaves(l.rank)
+	for n, first := range g.firsts {
+		if l.rank < n {
+			first.mu.Lock()
+			first.leaves(l.rank)
+			first.mu.Unlock()
 		}
 	}
+	go func() {
+		for r := range g.mail {
+			g.mail[r].wake()
+		}
+	}()
 	return nil
+}
+
+// leaves notes that a rank has left; the lock is held.
+func (g *group) leaves(rank int) {
+	g.closed = append(g.closed, rank)
+	if g.arrived > 0 { // others wait for a call that will not come
+		g.fail(&Lost{Rank: rank, World: g.world, How: Gone, Cause: "it has left the group"})
+	}
 }

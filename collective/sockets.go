@@ -10,22 +10,31 @@ import (
 	"time"
 )
 
-// sockets is a Comm of processes. Rank 0 has a connection to each of the others, through which everything goes: pieces
-// come in from all ranks, rank 0 combines them, and sends each what it is to have.
+// sockets is a Comm of processes, over a link of all of them or of the first ones. Rank 0 has a connection to each of
+// the others, through which everything goes: pieces come in from all ranks, rank 0 combines them, and sends each what
+// it is to have.
+type sockets struct {
+	*link
+	world int  // ranks of this Comm
+	first bool // it is of First, and closes nothing
+	parts [][]byte
+}
+
+// link is what a process has of its connections to the other ranks.
 //
 // Each side of a connection sends a beat every now and then, from a goroutine of its own, so that a rank that
 // computes for long is told apart from one that is stopped or cut off. Whoever notices that a rank is lost tells rank
 // 0, and rank 0 all others.
-type sockets struct {
-	rank, world int
-	peers       []*peer // by rank; of ranks above 0 only peers[0], of rank 0 all but peers[0]
-	silence     time.Duration
+type link struct {
+	rank, size int     // of how many ranks
+	peers      []*peer // by rank; of ranks above 0 only peers[0], of rank 0 all but peers[0]
+	silence    time.Duration
+	mail       mailbox
 
 	lost  atomic.Pointer[Lost]
 	once  sync.Once
 	done  chan struct{} // closed when the loss is known and has been passed on
 	ended chan struct{} // closed by Close
-	parts [][]byte
 }
 
 // peer is the other end of a connection.
@@ -43,8 +52,9 @@ type peer struct {
 const window = 2
 
 func newSockets(rank, world int, silence time.Duration, conns map[int]net.Conn) *sockets {
-	s := &sockets{rank: rank, world: world, silence: silence, peers: make([]*peer, world), done: make(chan struct{}),
+	s := &link{rank: rank, size: world, silence: silence, peers: make([]*peer, world), done: make(chan struct{}),
 		ended: make(chan struct{})}
+	s.mail.changed.L = &s.mail.mu
 	for r, c := range conns {
 		s.peers[r] = &peer{rank: r, conn: c, in: make(chan frame, 2*window)}
 		s.peers[r].heard.Store(time.Now().UnixNano())
@@ -54,12 +64,30 @@ func newSockets(rank, world int, silence time.Duration, conns map[int]net.Conn) 
 		go s.beat(p)
 	}
 	go s.watch()
-	return s
+	return &sockets{link: s, world: world}
+}
+
+// First returns the Comm of ranks 0 to n−1, over the same connections.
+func (s *sockets) First(n int) Comm {
+	if n < 1 || n > s.world || s.rank >= n {
+		panic("collective: First of ranks that this one is not among")
+	}
+	return &sockets{link: s.link, world: n, first: true}
 }
 
 // all returns the other ends.
-func (s *sockets) all() (all []*peer) {
+func (s *link) all() (all []*peer) {
 	for _, p := range s.peers {
+		if p != nil {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// members returns the other ends that belong to this Comm.
+func (s *sockets) members() (all []*peer) {
+	for _, p := range s.peers[:s.world] {
 		if p != nil {
 			all = append(all, p)
 		}
@@ -80,13 +108,13 @@ func (p *peer) send(f frame) error {
 }
 
 // read takes what the other end sends, until it ends.
-func (s *sockets) read(p *peer) {
+func (s *link) read(p *peer) {
 	heard := func() { p.heard.Store(time.Now().UnixNano()) }
 	for {
 		f, err := readFrame(p.conn, heard)
 		if err != nil {
 			if !p.left.Load() {
-				s.fail(&Lost{Rank: p.rank, World: s.world, How: Gone, Cause: ending(err)})
+				s.fail(&Lost{Rank: p.rank, World: s.size, How: Gone, Cause: ending(err)})
 			}
 			return
 		}
@@ -97,14 +125,17 @@ func (s *sockets) read(p *peer) {
 			case <-s.done:
 				return
 			}
+		case framePost:
+			s.pass(p, f)
 		case frameBye:
 			p.left.Store(true)
 			close(p.in)
+			s.mail.wake()
 			return
 		case frameAbort:
 			l := &Lost{}
-			if json.Unmarshal(f.payload, l) != nil || l.Rank < 0 || l.Rank >= s.world {
-				l = &Lost{Rank: p.rank, World: s.world, How: Failed, Cause: "it ended the run"}
+			if json.Unmarshal(f.payload, l) != nil || l.Rank < 0 || l.Rank >= s.size {
+				l = &Lost{Rank: p.rank, World: s.size, How: Failed, Cause: "it ended the run"}
 			}
 			s.fail(l)
 			return
@@ -125,10 +156,10 @@ func ending(err error) string {
 }
 
 // pulse is the time between two beats.
-func (s *sockets) pulse() time.Duration { return min(time.Second, s.silence/5) }
+func (s *link) pulse() time.Duration { return min(time.Second, s.silence/5) }
 
 // beat says that this rank lives.
-func (s *sockets) beat(p *peer) {
+func (s *link) beat(p *peer) {
 	t := time.NewTicker(s.pulse())
 	defer t.Stop()
 	for {
@@ -146,7 +177,7 @@ func (s *sockets) beat(p *peer) {
 }
 
 // watch looks for ranks that are silent. A watcher that was stopped itself begins anew.
-func (s *sockets) watch() {
+func (s *link) watch() {
 	pulse := s.pulse()
 	t := time.NewTicker(pulse)
 	defer t.Stop()
@@ -168,7 +199,7 @@ func (s *sockets) watch() {
 		last = now
 		for _, p := range s.all() {
 			if idle := time.Duration(now.UnixNano() - p.heard.Load()); idle > s.silence && !p.left.Load() {
-				s.fail(&Lost{Rank: p.rank, World: s.world, How: Silent, After: idle})
+				s.fail(&Lost{Rank: p.rank, World: s.size, How: Silent, After: idle})
 				return
 			}
 		}
@@ -179,7 +210,7 @@ func (s *sockets) watch() {
 const farewell = 2 * time.Second
 
 // fail ends the group and tells all others why; done is closed when they know, or cannot be told.
-func (s *sockets) fail(l *Lost) {
+func (s *link) fail(l *Lost) {
 	select {
 	case <-s.ended:
 		return
@@ -201,6 +232,7 @@ func (s *sockets) fail(l *Lost) {
 		}
 		wg.Wait()
 		close(s.done)
+		s.mail.wake()
 		for _, p := range s.all() {
 			_ = p.conn.Close()
 		}
@@ -208,29 +240,29 @@ func (s *sockets) fail(l *Lost) {
 }
 
 // failed returns why the group has ended, once the others know.
-func (s *sockets) failed() error {
+func (s *link) failed() error {
 	<-s.done
 	return s.lost.Load()
 }
 
 // give sends a piece to p.
-func (s *sockets) give(p *peer, f frame) error {
+func (s *link) give(p *peer, f frame) error {
 	if s.lost.Load() != nil {
 		return s.failed()
 	}
 	if p.left.Load() {
-		s.fail(&Lost{Rank: p.rank, World: s.world, How: Gone, Cause: "it has left the group"})
+		s.fail(&Lost{Rank: p.rank, World: s.size, How: Gone, Cause: "it has left the group"})
 		return s.failed()
 	}
 	if err := p.send(f); err != nil {
-		s.fail(&Lost{Rank: p.rank, World: s.world, How: Gone, Cause: ending(err)})
+		s.fail(&Lost{Rank: p.rank, World: s.size, How: Gone, Cause: ending(err)})
 		return s.failed()
 	}
 	return nil
 }
 
 // take waits for the piece of p that belongs to want.
-func (s *sockets) take(p *peer, want frame) ([]byte, error) {
+func (s *link) take(p *peer, want frame) ([]byte, error) {
 	var f frame
 	ok := true
 	select {
@@ -240,7 +272,7 @@ func (s *sockets) take(p *peer, want frame) ([]byte, error) {
 	}
 	switch {
 	case !ok:
-		s.fail(&Lost{Rank: p.rank, World: s.world, How: Gone, Cause: "it has left the group"})
+		s.fail(&Lost{Rank: p.rank, World: s.size, How: Gone, Cause: "it has left the group"})
 		return nil, s.failed()
 	case f.op != want.op || f.n != want.n || f.at != want.at:
 		is, than, rank := operation{opNames[f.op%byte(len(opNames))], int(f.n)}, operation{opNames[want.op], int(want.n)},
@@ -248,7 +280,7 @@ func (s *sockets) take(p *peer, want frame) ([]byte, error) {
 		if s.rank > 0 {
 			is, than, rank = than, is, s.rank
 		}
-		s.fail(&Lost{Rank: rank, World: s.world, How: Failed, Cause: differ(rank, is, than)})
+		s.fail(&Lost{Rank: rank, World: s.size, How: Failed, Cause: differ(rank, is, than)})
 		return nil, s.failed()
 	}
 	return f.payload, nil
@@ -331,7 +363,7 @@ func (s *sockets) combine(o steps, piece func(int) (frame, int, int), i int) err
 	if s.parts == nil {
 		s.parts = make([][]byte, s.world)
 	}
-	for _, p := range s.all() {
+	for _, p := range s.members() {
 		var err error
 		if s.parts[p.rank], err = s.take(p, f); err != nil {
 			return err
@@ -339,10 +371,10 @@ func (s *sockets) combine(o steps, piece func(int) (frame, int, int), i int) err
 	}
 	if o.combine != nil {
 		if err := o.combine(lo, hi, s.parts); err != nil {
-			return s.garbled(s.all()[0], err)
+			return s.garbled(s.members()[0], err)
 		}
 	}
-	for _, p := range s.all() {
+	for _, p := range s.members() {
 		f.payload = nil
 		if o.down != nil {
 			f.payload = o.down(p.rank, lo, hi)
@@ -355,8 +387,8 @@ func (s *sockets) combine(o steps, piece func(int) (frame, int, int), i int) err
 }
 
 // garbled ends the group because of a piece that has not the size it should have.
-func (s *sockets) garbled(p *peer, err error) error {
-	s.fail(&Lost{Rank: p.rank, World: s.world, How: Gone, Cause: err.Error()})
+func (s *link) garbled(p *peer, err error) error {
+	s.fail(&Lost{Rank: p.rank, World: s.size, How: Gone, Cause: err.Error()})
 	return s.failed()
 }
 
@@ -444,7 +476,7 @@ func (s *sockets) Broadcast(x []byte) error {
 
 func (s *sockets) Barrier() error { return s.run(steps{op: wireBarrier}) }
 
-func (s *sockets) Abort(cause error) { s.fail(because(cause, s.rank, s.world)) }
+func (s *sockets) Abort(cause error) { s.fail(because(cause, s.rank, s.size)) }
 
 func (s *sockets) OnLost(f func(*Lost)) {
 	go func() {
@@ -457,7 +489,7 @@ func (s *sockets) OnLost(f func(*Lost)) {
 }
 
 func (s *sockets) Close() error {
-	if s.lost.Load() != nil {
+	if s.lost.Load() != nil || s.first {
 		return nil
 	}
 	select {

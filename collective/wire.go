@@ -192,11 +192,13 @@ const (
 	frameBeat
 	frameBye
 	frameAbort // payload: a Lost in JSON
+	framePost  // a piece of a message of n bytes between two ranks, those from at on
 )
 
 // frame is a piece of an operation of n elements: those from at on.
 type frame struct {
 	kind, op byte
+	peer     uint16 // of framePost: whom it is for, on the way to rank 0; whom it is of, on the way from there
 	n, at    uint64
 	payload  []byte
 }
@@ -208,7 +210,8 @@ const (
 )
 
 func (f frame) append(b []byte) []byte {
-	b = append(b, f.kind, f.op, 0, 0)
+	b = append(b, f.kind, f.op)
+	b = binary.LittleEndian.AppendUint16(b, f.peer)
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(f.payload)))
 	b = binary.LittleEndian.AppendUint64(b, f.n)
 	b = binary.LittleEndian.AppendUint64(b, f.at)
@@ -222,10 +225,10 @@ func readFrame(r io.Reader, heard func()) (f frame, err error) {
 		return f, err
 	}
 	heard()
-	f.kind, f.op = head[0], head[1]
+	f.kind, f.op, f.peer = head[0], head[1], binary.LittleEndian.Uint16(head[2:])
 	size := binary.LittleEndian.Uint32(head[4:])
 	f.n, f.at = binary.LittleEndian.Uint64(head[8:]), binary.LittleEndian.Uint64(head[16:])
-	if f.kind < frameData || f.kind > frameAbort || size > chunk {
+	if f.kind < frameData || f.kind > framePost || size > chunk {
 		return f, fmt.Errorf("frame of kind %d with %d bytes: not the protocol of ranks", f.kind, size)
 	}
 	f.payload = make([]byte, size)

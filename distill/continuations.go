@@ -47,7 +47,8 @@ func (r *Run) continueTexts(ctx context.Context, big *model.Model, trained []eva
 	if prompts := r.prompts(); len(prompts) > 0 {
 		r.obs.Phase(PhaseContinuations)
 		subjects := trained
-		if len(r.in.more) == 0 && r.in.cache == nil && r.in.projected == nil { // several teachers are no one model
+		// Several teachers are no one model.
+		if len(r.in.more) == 0 && r.in.cache == nil && r.in.projected == nil && !r.in.elsewhere {
 			subjects = append([]eval.Subject{{Name: nameTeacher, Model: big}}, trained...)
 		}
 		all, err := r.continueAll(ctx, subjects, prompts, sizes)
@@ -76,7 +77,7 @@ func (r *Run) sizes() []runlog.ModelSize {
 	if st, err := os.Stat(r.dir.File("student.apr")); err == nil {
 		student.FileBytes = st.Size()
 	}
-	if r.in.cache != nil { // it says nothing of the teacher's size
+	if r.in.cache != nil || r.in.elsewhere { // it says nothing of the teacher's size
 		return []runlog.ModelSize{student}
 	}
 	return []runlog.ModelSize{

@@ -121,7 +121,7 @@ func EstimateRun(ctx context.Context, c Config, dev device.Device, obs Observer)
 	if in.epochSteps > 0 {
 		e.Epochs = float64(e.Steps) / float64(in.epochSteps)
 	}
-	if c.Probe && c.OpenDevice != nil && k.Probe == nil && in.cache == nil {
+	if c.Probe && c.OpenDevice != nil && k.Probe == nil && in.cache == nil && !in.elsewhere {
 		if k.Probe, err = in.probe(ctx, c, k, obs); err != nil {
 			return e, err
 		}

@@ -265,7 +265,7 @@ func (r *Run) compare(ctx context.Context, teachers []*model.Model, subjects []e
 	if r.in.cache != nil || r.in.projected != nil { // it has no rows of held-out text, or other ids
 		return eval.Compare(ctx, r.stream, nil, subjects[1:], w, o)
 	}
-	if len(r.in.more) > 0 {
+	if len(r.in.more) > 0 || r.in.elsewhere {
 		o.Reference = r.Ensemble.joined(teachers, r.dev.Info(), r.SeqLen, 1)
 		return eval.Compare(ctx, r.stream, nil, subjects, w, o)
 	}

@@ -34,6 +34,7 @@ type inputs struct {
 	taughtBy arch.Config // of the teacher that cache was made by
 	// rows that the teacher says once and the run reads in later epochs; nil: the teacher says them in every epoch
 	made          *said
+	elsewhere     bool // the teacher's layers are on other ranks
 	studentConfig arch.Config
 	// what trains beside the student's weights, without values; nil: all of them train
 	adapter     *adapter.Adapter
@@ -148,6 +149,7 @@ func (in *inputs) doubt(f *modelfile.Files, c Config, obs Observer) {
 
 // openModels opens teacher and student and checks that they fit each other.
 func (in *inputs) openModels(c Config, obs Observer) (err error) {
+	in.elsewhere = c.Ranks.Teachers > 0
 	if err := in.openTeacher(c); err != nil {
 		return err
 	}

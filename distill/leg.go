@@ -41,6 +41,8 @@ type leg struct {
 		step int // −1: there is none
 		at   time.Time
 	}
+	last  int // steps of the leg
+	asked int // steps whose lessons were asked for
 	began time.Time
 	cost  time.Duration // of a checkpoint, as measured for the first one; 0: not measured
 }
@@ -59,11 +61,12 @@ func (l *leg) train(ctx context.Context, out *Outcome) (err error) {
 	if err := l.share(); err != nil {
 		return err
 	}
-	l.trainer.Ranks.Stop = func() bool { return ctx.Err() != nil }
+	l.trainer.Ranks.Stop = func() bool { return l.wantsStop(ctx) }
 	last := r.steps
 	if r.MaxSteps > 0 && r.MaxSteps < last {
 		last, out.StoppedBy = r.MaxSteps, "max_steps"
 	}
+	l.last = last
 	if err := l.follow(last); err != nil {
 		return err
 	}
@@ -195,8 +198,11 @@ func (l *leg) step(ctx context.Context, out *Outcome) error {
 	var fetched time.Duration // of what the teacher says, if it is read or made beforehand
 	err = l.loads.step(func() (err error) {
 		mine := l.trainer.Ranks.rowsOf(b)
+		if err := l.askAhead(k, b); err != nil {
+			return err
+		}
 		// Else each part of a step fetches its rows.
-		if f, ok := l.teacher.(teacher.Fetcher); ok && (l.trainer.Ranks.alone() || k == 0) {
+		if f, ok := l.teacher.(teacher.Fetcher); ok && (l.trainer.Ranks.alone() || l.trainer.Optimizer.Applied == 0) {
 			began := time.Now()
 			if err := l.fetch(ctx, f, mine, from); err != nil {
 				return err
@@ -217,6 +223,9 @@ func (l *leg) step(ctx context.Context, out *Outcome) error {
 		rec.MeanD = math.NaN() // not computed: null in the record
 	}
 	line := l.line(k, rec, time.Since(start)+fetched)
+	if p := r.pupil; p != nil && !l.trainer.Ranks.alone() {
+		fetched = p.readWaited() // by the parts of a step
+	}
 	line.MS.Teacher += milliseconds(fetched)
 	if l.policy != nil {
 		if line.OnPolicy, err = l.readOwn(own, err); err != nil && !Refused(err) {

@@ -102,7 +102,8 @@ func LoadAdapted(dev device.Device, w model.Weights, a *adapter.Adapter, seed ui
 // Shares reports whether the teacher is the frozen part of the student, which is then held once: it is the same file,
 // and either teaches nothing or is kept in the same form.
 func (d DryRun) Shares(info device.Info) bool {
-	return d.Adapter != nil && d.SameFile && len(d.More) == 0 && (d.Loss.Alpha == 0 || d.Form == baseForm(info))
+	return d.Adapter != nil && d.SameFile && !d.elsewhere && len(d.More) == 0 &&
+		(d.Loss.Alpha == 0 || d.Form == baseForm(info))
 }
 
 // shares is that of the run's step.

@@ -143,7 +143,11 @@ func (d DryRun) models(dev *dry.Device) (teachers []*model.Model, student *model
 		teachers = []*model.Model{nil}
 	} else if !shared {
 		for _, o := range append([]*model.Outline{d.Teacher}, d.More...) {
-			m, err := o.LoadFrozen(dev, device.TeacherWeights, d.Form)
+			load := o.LoadFrozen
+			if d.elsewhere {
+				load = o.LoadHead
+			}
+			m, err := load(dev, device.TeacherWeights, d.Form)
 			if err != nil {
 				return nil, nil, err
 			}
@@ -303,6 +307,7 @@ func (in *inputs) dryRun(c Config, target func() dry.Target) DryRun {
 		SeqLen: c.SeqLen, Accum: c.GradAccum, Control: c.Control, Apart: c.DocumentMask, Balance: c.RouterBalance, Guide: c.Guide, Adapter: in.adapter,
 		Types: in.types, Leaves: c.Ranks.leaves(), Ranks: c.Ranks, OnPolicy: c.OnPolicy,
 	}
+	d.elsewhere, d.bring = in.elsewhere, nil
 	if d.said, d.dry = in.cache, true; in.made != nil {
 		d.said = in.made
 	}

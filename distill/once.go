@@ -78,6 +78,8 @@ func (in *inputs) cannotKeep(c Config, info device.Info, steps int) error {
 		return bad(fault.Unavailable, "not built yet with several teachers")
 	case in.projected != nil:
 		return bad(fault.Unavailable, "not built yet with a teacher with another tokenizer (--align project)")
+	case c.Ranks.Teachers > 0:
+		return bad(fault.Unavailable, "not built yet with --teacher-ranks")
 	case c.Ranks.World > 1 || c.Ranks.SameBits:
 		return bad(fault.Unavailable, "not built yet with several ranks or --deterministic=world")
 	case c.OnPolicy.On():

@@ -44,6 +44,7 @@ func (in *inputs) findWords(c Config) error {
 	}{
 		{c.OnPolicy.Rows(c.Rows()) < c.Rows(), "rows of the data (--on-policy below 1)"},
 		{c.Guide.any(), "--strategy progressive or --attention-weight, which compare position by position"},
+		{in.elsewhere, "--teacher-ranks"},
 	} {
 		if t.asked {
 			return fault.New(fault.Unavailable, "not built: teacher_prompt with %s", t.what).WithID("E-POLICY-005")

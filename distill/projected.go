@@ -67,7 +67,7 @@ func (in *inputs) project(c Config, obs Observer) error {
 		{len(c.Teachers()) > 1 || c.Ensemble.routed(), "several teachers"},
 		{c.FromCache != "", "--cache"},
 		{c.OnPolicy.On(), "--on-policy"},
-		{c.Ranks.World > 1 || c.Ranks.SameBits, "several ranks or --deterministic=world"},
+		{c.Ranks.All() > 1 || c.Ranks.SameBits, "several ranks or --deterministic=world"},
 		{c.Guide.any(), "--strategy progressive or --attention-weight, which compare position by position"},
 		{c.TeacherFP8, "--teacher-gemm fp8"},
 		{c.Quantize != nil, "--quantize-aware"},

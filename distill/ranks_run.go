@@ -15,12 +15,14 @@ import (
 	"apr/device"
 	"apr/internal/fault"
 	"apr/model"
+	"apr/plan"
 	"apr/run/watch"
 )
 
 // Group says that a run has several ranks, and how they find each other. The zero Group is a run of one process.
 type Group struct {
-	Rank, World int
+	Rank, World int  // of the ranks that learn; ranks World to World+Teachers−1 only teach
+	Teachers    int  // 0: every rank has the whole teacher
 	SameBits    bool // --deterministic=world: the bits do not depend on World, which then may also be 1
 	// Least and Most are the numbers of ranks with which a run goes on that had another number; 0: it does not, but for
 	// SameBits.
@@ -28,6 +30,12 @@ type Group struct {
 	// Join meets the other ranks; fields have to be the same on all of them.
 	Join func(ctx context.Context, fields []collective.Field) (collective.Comm, error)
 }
+
+// teaches reports whether this rank only teaches.
+func (g Group) teaches() bool { return g.Teachers > 0 && g.Rank >= g.World }
+
+// All returns the number of ranks.
+func (g Group) All() int { return max(1, g.World) + g.Teachers }
 
 // leads reports whether this process writes the run: rank 0 does.
 func (g Group) leads() bool { return g.Rank == 0 }
@@ -81,7 +89,8 @@ func (c Config) follow() Config {
 // meet joins the other ranks, if there are any.
 func (r *Run) meet(ctx context.Context) (err error) {
 	r.ranks = r.Config.Ranks.ranks()
-	if r.Config.Ranks.World < 2 {
+	g := r.Config.Ranks
+	if g.All() < 2 {
 		return nil
 	}
 	r.obs.Phase("waiting for the other ranks")
@@ -90,7 +99,22 @@ func (r *Run) meet(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	r.ranks.Comm = patient{comm, r.Watch}
+	r.comm = patient{comm, r.Watch}
+	switch {
+	case g.teaches():
+		return nil
+	case g.Teachers == 0:
+		r.ranks.Comm = r.comm
+	case g.World > 1:
+		r.ranks.Comm = patient{comm.First(g.World), r.Watch}
+	}
+	if g.Teachers > 0 {
+		r.pupil = &pupil{comm: r.comm, group: g}
+		r.Ensemble.bring = r.pupil.bring
+	}
+	if r.ranks.Comm == nil {
+		return nil
+	}
 	if err := r.joinDevices(); err != nil {
 		comm.Abort(err)
 		_ = comm.Close() // nobody waits for it
@@ -134,26 +158,44 @@ func JoinDevices(comm collective.Comm, dev device.Joiner) error {
 // prepare takes memory and loads code for the steps. Rank 0 does it first: what it measures to choose algorithms, the
 // other ranks of its machine read, so that equal products have equal bits on all of them, and in the next run.
 func (r *Run) prepare() error {
-	if r.ranks.Comm == nil {
-		return prepare(r.dev, r.in.planned)
+	g, planned := r.Config.Ranks, r.in.planned
+	if g.teaches() {
+		planned = plan.Plan{Record: r.in.choice.Chosen.lessons}
 	}
-	if r.Config.Ranks.leads() {
-		if err := prepare(r.dev, r.in.planned); err != nil {
-			return err
+	if r.comm == nil {
+		return prepare(r.dev, planned)
+	}
+	turns := 1 // ranks that wait: the first learning one goes ahead of all, the first teaching one of those that teach
+	if g.Teachers > 0 {
+		turns = 2
+	}
+	mine := 1
+	switch {
+	case g.leads():
+		mine = 0
+	case g.teaches() && g.Rank > g.World:
+		mine = 2
+	}
+	for turn := 0; turn <= turns; turn++ {
+		if turn == mine {
+			if err := prepare(r.dev, planned); err != nil {
+				return err
+			}
 		}
-		return r.ranks.Comm.Barrier()
+		if turn < turns {
+			if err := r.comm.Barrier(); err != nil {
+				return err
+			}
+		}
 	}
-	if err := r.ranks.Comm.Barrier(); err != nil {
-		return err
-	}
-	return prepare(r.dev, r.in.planned)
+	return nil
 }
 
 // fields are what has to be the same on every rank: all that the bits of a run depend on, and whether a control
 // follows.
 func (r *Run) fields() (all []collective.Field) {
 	must := r.mustAgree()
-	must["control"] = r.in.control.On
+	must["control"], must["teacher_ranks"] = r.in.control.On, r.Config.Ranks.Teachers
 	for _, key := range slices.Sorted(maps.Keys(must)) {
 		text, err := json.Marshal(must[key])
 		if err != nil {
@@ -167,7 +209,7 @@ func (r *Run) fields() (all []collective.Field) {
 // lost turns the loss of a rank into the run's end: resumable, and hung if the rank was.
 func (r *Run) lost(err error) error {
 	var l *collective.Lost
-	if !errors.As(err, &l) || l.Rank == r.ranks.Rank() && l.How == collective.Failed {
+	if !errors.As(err, &l) || l.Rank == r.Config.Ranks.Rank && l.How == collective.Failed {
 		return err
 	}
 	kind := fault.Stopped
@@ -183,13 +225,13 @@ func (r *Run) lost(err error) error {
 
 // leave ends this rank's part: others that still wait are told of err.
 func (r *Run) leave(err error) {
-	if r.ranks.Comm == nil {
+	if r.comm == nil {
 		return
 	}
 	if err != nil {
-		r.ranks.Comm.Abort(err)
+		r.comm.Abort(err)
 	}
-	_ = r.ranks.Comm.Close() // nobody waits for it
+	_ = r.comm.Close() // nobody waits for it
 }
 
 // patient is a Comm in whose calls the watchdog waits: a rank that hangs is found by its own watchdog, and one that
@@ -233,6 +275,16 @@ func (p patient) Broadcast(x []byte) error {
 	return p.Comm.Broadcast(x)
 }
 
+func (p patient) Post(to int, x []byte) error {
+	defer keepAlive(p.dog, "a message to another rank")()
+	return p.Comm.Post(to, x)
+}
+
+func (p patient) Take(from int) (int, []byte, error) {
+	defer keepAlive(p.dog, "waiting for a message of another rank")()
+	return p.Comm.Take(from)
+}
+
 func (p patient) Barrier() error {
 	defer keepAlive(p.dog, "waiting for the other ranks")()
 	return p.Comm.Barrier()
@@ -257,7 +309,12 @@ func (l *leg) stopping(ctx context.Context) bool {
 	if l.run.ranks.World() > 1 {
 		return l.trainer.stop
 	}
-	return ctx.Err() != nil
+	return l.wantsStop(ctx)
+}
+
+// wantsStop reports whether this rank, or one that teaches it, was asked to end.
+func (l *leg) wantsStop(ctx context.Context) bool {
+	return ctx.Err() != nil || l.run.pupil != nil && l.run.pupil.stop
 }
 
 // endShares ends a time in which rank 0 may want what the ranks share; the others serve it until then.

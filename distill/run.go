@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"apr/collective"
 	"apr/corpus"
 	"apr/device"
 	"apr/eval"
@@ -49,9 +50,11 @@ type Run struct {
 	steps  int // K of the schedule
 	stream device.Stream
 	ranks  Ranks
-	hidden *Hidden // of the student's leg, once it was asked for
-	shares *shares // what the ranks share of the student's training state; nil: nothing
-	noise  *Noise  // of a teacher in 8-bit floats
+	comm   collective.Comm // of all ranks, also those that only teach; nil: there is one rank
+	pupil  *pupil          // of a rank that others teach; nil: nobody does
+	hidden *Hidden         // of the student's leg, once it was asked for
+	shares *shares         // what the ranks share of the student's training state; nil: nothing
+	noise  *Noise          // of a teacher in 8-bit floats
 
 	samples  runlog.Samples // as written
 	ownRows  corpus.Batch   // the last rows that the student wrote itself, for the report
@@ -84,6 +87,7 @@ func Start(ctx context.Context, c Config, dev device.Device, obs Observer, descr
 	if err != nil {
 		return nil, err
 	}
+	c.Ensemble.elsewhere = in.elsewhere
 	c.Ensemble.said, c.Ensemble.projected, c.Ensemble.GroupRows = in.cache, in.projected, in.choice.Chosen.Rows
 	c.Ensemble.words = in.words
 	r := &Run{Config: c, dev: dev, in: in, obs: obs, stream: dev.NewStream(), id: runID(c.Output), started: started,
@@ -188,6 +192,9 @@ func (r *Run) Execute(ctx context.Context) (*Outcome, error) {
 func (r *Run) seconds() float64 { return r.before + time.Since(r.begun).Seconds() }
 
 func (r *Run) execute(ctx context.Context, out *Outcome) error {
+	if r.Config.Ranks.teaches() {
+		return r.teach(ctx)
+	}
 	r.obs.Phase("loading the teacher")
 	teachers, student, err := r.in.models(r.Config, r.dev)
 	if err != nil {
@@ -239,7 +246,9 @@ func (r *Run) execute(ctx context.Context, out *Outcome) error {
 	if err := r.endShares(); err != nil {
 		return err
 	}
-	r.leave(nil)          // what is left, rank 0 does alone
+	if r.pupil == nil {
+		r.leave(nil) // what is left, rank 0 does alone
+	}
 	if r.in.held != nil { // what it was before training: made again now, so that training need not keep it
 		if err := r.initialise(student); err != nil {
 			return err
@@ -248,6 +257,12 @@ func (r *Run) execute(ctx context.Context, out *Outcome) error {
 	subjects := append([]eval.Subject{{Name: nameTeacher}, {Name: nameUntrained, Model: student.Frozen()}}, trained...)
 	if err := r.evaluate(ctx, teachers, student, subjects, out); err != nil {
 		return err
+	}
+	if r.pupil != nil {
+		if err := r.pupil.dismiss(); err != nil {
+			return err
+		}
+		r.leave(nil)
 	}
 	if err := r.writeSamples(ctx, teachers[0], trained[0].Model); err != nil {
 		return err
@@ -280,6 +295,8 @@ func (r *Run) recordDecisions() error {
 	}
 	reason := "kept in the types of the file and decoded inside each product"
 	switch form := r.in.choice.Chosen.form; {
+	case r.in.elsewhere:
+		reason = "the head alone: other ranks have the layers"
 	case r.in.cache != nil:
 		reason = "of a cache the head alone has weights, and of draws nothing has"
 	case r.dev.Info().Kind == "cpu" && held > stored+stored/10:

@@ -31,6 +31,9 @@ func (r *Run) writeSamples(ctx context.Context, big, student *model.Model) error
 	if r.in.cache != nil {
 		return r.dir.Event("decision", "no samples", nil, "the teacher is a cache, which has nothing of the held-out text")
 	}
+	if r.in.elsewhere {
+		return r.dir.Event("decision", "no samples", nil, "the teacher's layers are on other ranks")
+	}
 	if r.in.projected != nil {
 		return r.dir.Event("decision", "no samples", nil,
 			"the teacher has another tokenizer: its predictions are of other pieces of text")

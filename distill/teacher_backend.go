@@ -29,9 +29,13 @@ type Candidate struct {
 	// Rows are the sequences that go through a layer at a time, where layers come from the host; 0: the device's choice
 	Rows int `json:"teacher_rows,omitempty"`
 
-	form device.Form
-	plan plan.Plan
-	err  error // the plan's refusal
+	// Lessons is what a rank that only teaches needs; nil: there is none, or no plan can be made for the device.
+	Lessons *plan.Memory `json:"lessons,omitempty"`
+
+	form    device.Form
+	plan    plan.Plan
+	lessons *dry.Record // a teaching rank's pass
+	err     error       // the plan's refusal
 }
 
 // Choice of a backend: all candidates, the chosen one and why.
@@ -201,6 +205,9 @@ func (in *inputs) planCandidate(c Config, k *Candidate, planned dry.Planned) err
 	p, err := d.PlanTeacher(Choice{BatchSize: c.BatchSize, ChunkRows: c.ChunkRows, Recompute: c.Recompute}, &k.Rows)
 	k.plan, k.Verdict, k.Memory, k.Setting = p, p.Verdict, &p.Memory, p.Setting.String()
 	k.Reason = needs(p)
+	if err == nil && in.elsewhere {
+		err = d.planLessons(k)
+	}
 	return err
 }
 
@@ -238,7 +245,7 @@ func (c Config) streams() error {
 		what = "--teacher-gemm fp8"
 	case c.Guide.any():
 		what = "--strategy progressive or --attention-weight, which compare layers"
-	case c.Ranks.World > 1 || c.Ranks.SameBits:
+	case c.Ranks.All() > 1 || c.Ranks.SameBits:
 		what = "several ranks or --deterministic=world"
 	default:
 		return nil
@@ -308,7 +315,7 @@ func (t *teacherChoice) decide(ctx context.Context, in *inputs, c Config, obs Ob
 	case len(fit) == 1:
 		t.take(fit[0], "it alone fits")
 		return nil
-	case !c.Probe || c.OpenDevice == nil || in.cache != nil: // the probe multiplies layers, of which a cache has none
+	case !c.Probe || c.OpenDevice == nil || in.cache != nil || in.elsewhere: // the probe multiplies layers that are here
 		return t.byRule(fit)
 	}
 	timed := make([]teacher.Timed, len(fit))

@@ -27,6 +27,9 @@ type Ensemble struct {
 	// GroupRows are the sequences that go through a teacher's layer at a time; 0: teacher.GroupRows.
 	GroupRows int
 
+	elsewhere bool                               // other ranks compute the teacher's body
+	bring     func(corpus.Batch) ([]byte, error) // what they say; nil on a device that computes nothing
+
 	said *said // rows that are read instead of a teacher's logits; nil: none
 	dry  bool  // on a device that computes nothing: no row is read
 	// projected is how a teacher with another tokenizer teaches; nil: it has the student's.
@@ -108,6 +111,9 @@ func (e Ensemble) of(models []*model.Model, info device.Info, seqLen int, temper
 
 // joined is of without words of the teacher's own.
 func (e Ensemble) joined(models []*model.Model, info device.Info, seqLen int, temperature float64) teacher.Teacher {
+	if e.elsewhere {
+		return &teacher.Lesson{Resident: teacher.Resident{Model: models[0]}, Bring: e.bring}
+	}
 	if e.said != nil {
 		var rows teacher.Rows
 		if !e.dry {
@@ -213,8 +219,12 @@ func (in *inputs) load(dev device.Device) (all []*model.Model, err error) {
 	if in.drawn() {
 		return []*model.Model{nil}, nil
 	}
+	load := model.LoadFrozenAs
+	if in.elsewhere {
+		load = model.LoadHead
+	}
 	for _, f := range in.teachers() {
-		m, err := model.LoadFrozenAs(dev, f, device.TeacherWeights, in.choice.Chosen.form)
+		m, err := load(dev, f, device.TeacherWeights, in.choice.Chosen.form)
 		if err != nil {
 			return nil, err
 		}

@@ -171,6 +171,11 @@ func (c *comparison) add(ctx context.Context, b corpus.Batch) error {
 	if b.TargetCount() == 0 {
 		return nil
 	}
+	if f, ok := c.o.Reference.(teacher.Fetcher); ok {
+		if err := f.Fetch(b); err != nil {
+			return err
+		}
+	}
 	c.batch.Load(c.s, b, b.Rows)
 	var ref device.Tensor
 	if c.reference != nil {

@@ -92,6 +92,9 @@ func runDistill(ctx context.Context, e *cli.Env, o *distillOptions) (cli.Result,
 	if err != nil {
 		return nil, err
 	}
+	if err := group.teach(o.TeacherRanks); err != nil {
+		return nil, err
+	}
 	if o.Supervise && e.Getenv(supervise.Variable) == "" && e.Getenv(startedVariable) == "" {
 		if err := errors.Join(o.check(e.Settings), o.unbuilt(e.Settings)); err != nil {
 			return nil, err
@@ -254,7 +257,6 @@ func (o *distillOptions) unbuilt(s cli.Settings) error {
 	}{
 		{o.GPUs != "1" && (o.precomputes() || o.writes() || o.Plan),
 			"--gpus " + o.GPUs + " for anything but training; --stage precompute is shared among processes by --shard"},
-		{o.TeacherRanks > 0, "--teacher-ranks: ranks that only teach"},
 		{o.WorldSize > 1 && o.precomputes(), "--stage precompute with --world-size: --shard shares it among processes"},
 	} {
 		if u.asked {
@@ -430,7 +432,7 @@ func (o *distillOptions) result(c distill.Config, out *distill.Outcome, run *dis
 		Outcome: out, Backend: dev.Info().Kind, TeacherPath: cmp.Or(c.Teacher, c.FromCache), StudentPath: c.Student + c.StudentConfig, Output: c.Output,
 		Temperature: c.Loss.Temperature, Alpha: c.Loss.Alpha, Epochs: c.Epochs, TeacherDevice: big.Backend, TeacherGEMM: big.GEMM,
 		TeacherReason: big.Reason, LearningRate: c.LR, BatchSize: c.BatchSize, GradAccum: c.GradAccum,
-		SeqLen: c.SeqLen, Seed: c.Seed, WorldSize: max(1, c.Ranks.World),
+		SeqLen: c.SeqLen, Seed: c.Seed, WorldSize: c.Ranks.All(),
 		PeakMemory: map[string]int64{"host": peakResident(), "device": out.DevicePeak},
 		SHA256:     map[string]*string{}, trainedIn: o.QuantizeAware,
 		talks: run.Outline().Talks > 0, begins: run.Outline().Begins,

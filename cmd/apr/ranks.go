@@ -40,6 +40,7 @@ type party struct {
 	secret      []byte
 	generation  int
 	least, most int // of --elastic
+	teachers    int // the last ones only teach
 	local       int // ranks of this machine that this process starts, with itself as the first; 0: all there are
 	firstDevice int // GPU of this process, if it starts others: each has the next one
 	sameBits    bool
@@ -277,6 +278,19 @@ func (o *distillOptions) elastic() (least, most int, err error) {
 	return least, most, nil
 }
 
+// learners is how many ranks learn.
+func (p *party) learners() int { return p.world - p.teachers }
+
+// teach lets the last k ranks only teach.
+func (p *party) teach(k int) error {
+	if k >= p.world && k > 0 {
+		return fault.New(fault.Usage, "--teacher-ranks %d of %d: at least one rank has to learn", k, p.world).
+			WithHint("--world-size or --gpus counts all ranks, those that teach too").WithID("E-RANKS-050")
+	}
+	p.teachers = k
+	return nil
+}
+
 // several reports whether there are other ranks.
 func (p *party) several() bool { return p.world > 1 }
 
@@ -285,8 +299,8 @@ func (p *party) leads() bool { return p.rank == 0 }
 
 // open takes what this rank needs before it reads anything: rank 0 its address, the others a folder.
 func (p *party) open(e *cli.Env) (err error) {
-	if p.most > 0 && (p.world < p.least || p.world > p.most) {
-		return fault.New(fault.Usage, "--elastic %d:%d does not hold %d ranks", p.least, p.most, p.world)
+	if p.most > 0 && (p.learners() < p.least || p.learners() > p.most) {
+		return fault.New(fault.Usage, "--elastic %d:%d does not hold %d ranks", p.least, p.most, p.learners())
 	}
 	if !p.several() {
 		return nil
@@ -340,7 +354,8 @@ func (p *party) fork(e *cli.Env) (err error) {
 
 // config says of a run's configuration what is known before the ranks meet.
 func (p *party) config() distill.Group {
-	return distill.Group{Rank: p.rank, World: p.world, SameBits: p.sameBits, Least: p.least, Most: p.most}
+	return distill.Group{Rank: p.rank, World: p.learners(), Teachers: p.teachers,
+		SameBits: p.sameBits, Least: p.least, Most: p.most}
 }
 
 // check refuses a device on which this rank cannot join the others.
@@ -353,7 +368,10 @@ func (p *party) check(dev *opened) error {
 			WithHint("--world-size %d, or ranks on other machines by torchrun or srun", max(1, n-p.firstDevice)).
 			WithID("E-RANKS-036")
 	}
-	dev.gpu.KeepShare(device.Share{Rank: p.rank, World: p.world})
+	if p.rank >= p.learners() || p.learners() < 2 {
+		return nil // it shares no training state
+	}
+	dev.gpu.KeepShare(device.Share{Rank: p.rank, World: p.learners()})
 	return dev.gpu.CanJoin()
 }
 
@@ -429,8 +447,13 @@ func (p *party) record(r *distill.Run) error {
 		how = fmt.Sprintf("a step is %d parts by position, whose gradients are added as one binary tree: the bits do not "+
 			"depend on the number of ranks", distill.WorldLeaves)
 	}
+	if p.teachers > 0 {
+		how += fmt.Sprintf("; the last %d only teach, and send hidden states to the others, which hold the teacher's head",
+			p.teachers)
+	}
 	return r.Decision("ranks", map[string]any{
-		"rank": p.rank, "world_size": p.world, "by": p.by, "rendezvous": p.rendezvous, "generation": p.generation,
+		"teacher_ranks": p.teachers,
+		"rank":          p.rank, "world_size": p.world, "by": p.by, "rendezvous": p.rendezvous, "generation": p.generation,
 		"deterministic": map[bool]string{false: "run", true: "world"}[p.sameBits],
 	}, how)
 }

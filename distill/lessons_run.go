@@ -1,0 +1,149 @@
+package distill
+
+import (
+	"context"
+
+	"apr/collective"
+	"apr/corpus"
+	"apr/device"
+	"apr/device/dry"
+	"apr/internal/fault"
+	"apr/model"
+	"apr/plan"
+)
+
+// askAhead asks for what the teacher says of step k, of rows b, and of the step after it, which the teaching ranks
+// compute while this one trains. What the student is going to write itself nobody can ask about yet.
+func (l *leg) askAhead(k int, b corpus.Batch) error {
+	p := l.run.pupil
+	if p == nil || l.teacher == nil {
+		return nil
+	}
+	if l.asked <= k {
+		if err := l.ask(b); err != nil {
+			return err
+		}
+		l.asked = k + 1
+	}
+	if l.policy != nil || k+1 >= l.last || l.asked > k+1 {
+		return nil
+	}
+	here := l.loader.Position()
+	next, err := l.loader.Next()
+	if err := l.loader.Seek(here); err != nil {
+		return err
+	}
+	if err != nil {
+		return nil // the step itself says so
+	}
+	l.asked = k + 2
+	return l.ask(next)
+}
+
+// ask asks for the rows of a step that this rank computes, part by part as the step does.
+func (l *leg) ask(b corpus.Batch) error {
+	lo, hi, all := l.trainer.Ranks.parts()
+	if l.trainer.Optimizer.Applied == 0 && hi-lo > 1 { // before the first step they are read together, too
+		if mine := l.trainer.Ranks.rowsOf(b); mine.TargetCount() > 0 {
+			if err := l.run.pupil.ask(mine); err != nil {
+				return err
+			}
+		}
+	}
+	for i := lo; i < hi; i++ {
+		from, to := collective.Shard(b.Rows, i, all)
+		if part := b.Slice(from, to); part.TargetCount() > 0 {
+			if err := l.run.pupil.ask(part); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// planLessons plans what a rank that only teaches needs for the candidate k: the teacher, and a pass over as many rows
+// as a learning rank has.
+func (d DryRun) planLessons(k *Candidate) error {
+	target := d.Target()
+	dev := dry.New(target)
+	m, err := d.Teacher.LoadFrozen(dev, device.TeacherWeights, d.Form)
+	if err != nil {
+		return err
+	}
+	rows := d.lessonRows(k.plan.BatchSize)
+	l := newLecturer(dev, dev.NewStream(), m, rows, d.SeqLen, d.Apart)
+	b := rowBatch(rows, d.SeqLen, d.Apart)
+	for _, last := range []uint8{0, 1} { // compacted rows are beside all of them
+		if b.Mask[len(b.Mask)-1] = last; b.TargetCount() > 0 {
+			dev.ResetOps()
+			l.begin(b)
+			l.teacher.End(l.stream)
+		}
+	}
+	k.lessons = dev.Record()
+	made := plan.Of(plan.Setting{BatchSize: rows, MicroRows: rows}, k.lessons, target.Budget, plan.Rates{})
+	made.Memory.Reserve = target.Reserve
+	k.Lessons = &made.Memory
+	if made.Verdict != plan.Ready {
+		return fault.New(fault.Memory, "a rank that only teaches does not hold the teacher and a pass over %d rows of %d "+
+			"positions: it %s", rows, d.SeqLen, needs(made)).
+			WithHint("--teacher-backend q4k keeps blocks; or lower --batch-size, --grad-accum or --seq-len\n%s",
+				made.Memory.Table()).WithID("E-RANKS-056")
+	}
+	return nil
+}
+
+// lessonRows is how many rows a teaching rank computes at a time: those of a learning rank, divided by its teachers.
+func (d DryRun) lessonRows(batchSize int) int {
+	rows, n := d.Ranks.shareOf(batchSize*d.Accum), 1
+	if d.Ranks.Teachers > d.Ranks.World {
+		n = d.Ranks.Teachers / max(1, d.Ranks.World)
+	}
+	return (rows + n - 1) / n
+}
+
+// teach is the work of a rank that only teaches.
+func (r *Run) teach(ctx context.Context) error {
+	r.obs.Phase("loading the teacher")
+	m, err := model.LoadFrozenAs(r.dev, r.in.teacher, device.TeacherWeights, r.in.choice.Chosen.form)
+	if err != nil {
+		return err
+	}
+	rows := r.in.dryRun(r.Config, nil).lessonRows(r.BatchSize)
+	l := newLecturer(r.dev, r.stream, m, rows, r.SeqLen, r.DocumentMask)
+	defer l.batch.Free(r.dev)
+	r.obs.Phase("teaching")
+	return l.teach(r.comm, m.Config.Vocab, func() bool { return ctx.Err() != nil }, r.Watch.Doing)
+}
+
+// validateTeachers refuses what ranks that only teach cannot be combined with.
+func (c Config) validateTeachers() error {
+	g := c.Ranks
+	if g.Teachers == 0 {
+		return nil
+	}
+	what := ""
+	switch bad := func(why string) error {
+		return fault.New(fault.Usage, "--teacher-ranks %d %s", g.Teachers, why).WithID("E-RANKS-051")
+	}; {
+	case g.World < 1:
+		return bad("leaves no rank that learns: with N ranks at most N-1 teach")
+	case c.Loss.Alpha == 0:
+		return bad("has no effect with --alpha 0, which needs no teacher")
+	case c.Remote != nil:
+		return bad("has no effect with a teacher at tcp://, whose processes teach")
+	case c.FromCache != "":
+		return bad("has no effect with --cache: what the teacher says is read")
+	case len(c.Teachers()) > 1 || c.Ensemble.routed():
+		what = "--strategy ensemble"
+	case c.Guide.any():
+		what = "--strategy progressive or --attention-weight, which compare layers"
+	case c.TeacherFP8:
+		what = "--teacher-gemm fp8"
+	case c.HostExperts:
+		what = "--teacher-experts host"
+	default:
+		return nil
+	}
+	return fault.New(fault.Unavailable, "not built: --teacher-ranks with %s", what).WithID("E-RANKS-052")
+}

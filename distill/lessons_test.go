@@ -1,0 +1,172 @@
+package distill
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"apr/collective"
+	"apr/device"
+	"apr/internal/contracttest"
+	"apr/internal/fault"
+)
+
+// runTaught executes c on ranks that learn and ranks that only teach, and returns rank 0's outcome and every rank's
+// error. stopAfter 0 lets it run to the end; else rank 0 is stopped after so many steps.
+func runTaught(t *testing.T, c Config, learning, teaching, stopAfter int) (*Outcome, []error) {
+	t.Helper()
+	world := learning + teaching
+	m, errs, outs := newMeeting(world), make([]error, world), make([]*Outcome, world)
+	var wg sync.WaitGroup
+	for rank := range world {
+		own := c
+		own.Ranks.Rank, own.Ranks.World, own.Ranks.Teachers, own.Ranks.Join = rank, learning, teaching, m.join(rank)
+		stop := stopAfter
+		if rank > 0 {
+			own.Output, stop = filepath.Join(t.TempDir(), "rank"), 0
+		}
+		wg.Go(func() { outs[rank], _, errs[rank] = runOnce(t, own, 1, stop) })
+	}
+	wg.Wait()
+	return outs[0], errs
+}
+
+// shortData is c on the beginnings of a few documents, which each rank reads in no time.
+func shortData(t *testing.T, c Config) Config {
+	t.Helper()
+	c = brief(t, c)
+	text, err := os.ReadFile(c.Data[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := bytes.SplitAfterN(text, []byte("\n"), 31)
+	if err := os.WriteFile(c.Data[0], bytes.Join(lines[:30], nil), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// A student that other ranks teach has the bytes of one whose ranks each hold the teacher, at the same number of ranks
+// that learn: for fewer, as many and more teaching ranks, masked rows, documents kept apart, and --deterministic=world.
+func TestTaughtAsReplicated(t *testing.T) {
+	base := shortData(t, ranksConfig(t))
+	base.Steps, base.CheckpointEvery = 3, 0
+	apart, world := in(t, base), in(t, base)
+	apart.DocumentMask, apart.Loss = true, device.LossSpec{Alpha: 1, Temperature: 2, Divergence: device.ReverseKL}
+	apart.Packing = false
+	world.Ranks.SameBits = true
+	for _, k := range []struct {
+		name               string
+		c                  Config
+		learning, teaching int
+	}{
+		{"one and three", base, 1, 3}, {"three and two", apart, 3, 2}, {"same bits", world, 2, 1},
+	} {
+		contracttest.Cases(t, 1)
+		want, got := in(t, k.c), in(t, k.c)
+		if k.learning > 1 {
+			_, errs := runRanks(t, want, k.learning, 0, 0)
+			if err := errors.Join(errs...); err != nil {
+				t.Fatal(err)
+			}
+		} else if _, _, err := runOnce(t, want, 1, 0); err != nil {
+			t.Fatal(err)
+		}
+		_, errs := runTaught(t, got, k.learning, k.teaching, 0)
+		if err := errors.Join(errs...); err != nil {
+			t.Fatalf("%s: %v", k.name, err)
+		}
+		if !bytes.Equal(studentBytes(t, got), studentBytes(t, want)) {
+			t.Errorf("%s: the student has other bytes than with the teacher on every rank", k.name)
+		}
+	}
+}
+
+// A run is stopped and goes on with other teaching ranks, or with none, and ends with the bytes of an unbroken one.
+func TestTaughtGoesOn(t *testing.T) {
+	c := ranksConfig(t)
+	c.Control, c.ValFraction = true, 0.2
+	c = shortData(t, c)
+	if _, _, err := runOnce(t, c, 1, 0); err != nil {
+		t.Fatal(err)
+	}
+	want := studentBytes(t, c)
+	for _, then := range []int{2, 0} {
+		contracttest.Cases(t, 1)
+		c := in(t, c)
+		_, errs := runTaught(t, c, 1, 1, 3)
+		for r, err := range errs {
+			if fault.KindOf(err) != fault.Stopped {
+				t.Fatalf("rank %d: %v, want a stop", r, err)
+			}
+		}
+		c.Resume = ResumeAuto
+		out, errs := runTaught(t, c, 1, then, 0)
+		if err := errors.Join(errs...); err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(studentBytes(t, c), want) {
+			t.Errorf("then %d teaching ranks: the student has other bytes than that of an unbroken run", then)
+		}
+		if e := out.Evaluation(nameTeacher); e == nil || !(e.NatsPerToken > 0) || !e.KL.Finite() {
+			t.Errorf("then %d teaching ranks: the teacher has no score: %+v", then, e)
+		}
+	}
+}
+
+// A teaching rank that ends is named on every learning rank, and the run can go on from its checkpoint.
+func TestLostTeacherIsNamed(t *testing.T) {
+	c := ranksConfig(t)
+	m, errs := newMeeting(3), make([]error, 3)
+	var wg sync.WaitGroup
+	for rank := range 2 {
+		own := c
+		own.Ranks = Group{Rank: rank, World: 2, Teachers: 1, Join: m.join(rank)}
+		if rank > 0 {
+			own.Output = filepath.Join(t.TempDir(), "rank")
+		}
+		wg.Go(func() { _, _, errs[rank] = runOnce(t, own, 1, 0) })
+	}
+	wg.Go(func() { // it meets the others, hears a question, and never answers
+		_, _, err := m.comms[2].Take(collective.Anyone)
+		m.comms[2].Abort(errors.Join(err, errors.New("out of memory")))
+	})
+	wg.Go(func() { errs[2] = errors.Join(m.comms[2].Barrier(), m.comms[2].Barrier()) })
+	wg.Wait()
+	for rank, err := range errs[:2] {
+		contracttest.Cases(t, 1)
+		if fault.KindOf(err) != fault.Stopped || !strings.Contains(err.Error(), "rank 2 of 3 failed: out of memory") {
+			t.Errorf("rank %d: %v, want rank 2 named", rank, err)
+		}
+	}
+	if errs[2] != nil {
+		t.Error(errs[2])
+	}
+}
+
+// What has no effect beside ranks that only teach, or is not built, is refused by name before anything is read.
+func TestTeacherRanksRefuse(t *testing.T) {
+	for want, change := range map[string]func(c *Config){
+		"fewer than 9 ranks":           func(c *Config) { c.Ranks = Group{World: 9, Teachers: 1} },
+		"leaves no rank that learns":   func(c *Config) { c.Ranks = Group{World: 0, Teachers: 2} },
+		"has no effect with --alpha 0": func(c *Config) { c.Loss.Alpha = 0 },
+		"has no effect with --cache":   func(c *Config) { c.FromCache = "cache" },
+		"a teacher at tcp://":          func(c *Config) { c.FromCache, c.Remote = "tcp://h:1", &Remote{} },
+		"with --strategy ensemble":     func(c *Config) { c.Ensemble.More = []string{"../testdata/models/other"} },
+		"with --strategy progressive":  func(c *Config) { c.Guide.Weight = 1 },
+		"with --teacher-gemm fp8":      func(c *Config) { c.TeacherFP8 = true },
+		"with --teacher-experts host":  func(c *Config) { c.HostExperts = true },
+	} {
+		contracttest.Cases(t, 1)
+		c := ranksConfig(t)
+		c.Ranks = Group{World: 1, Teachers: 1}
+		change(&c)
+		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}
