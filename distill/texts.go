@@ -54,14 +54,16 @@ type Texts struct {
 	Output       string   `json:"output"`
 	Prompts      int      `json:"prompts"`
 	Written      int      `json:"written"`
-	Short        int      `json:"too_short"`         // answers left out by MinTokens
-	Unreadable   int      `json:"unreadable"`        // answers left out that no reader takes, such as those with NUL
-	Resumed      int      `json:"resumed"`           // answers that an earlier call had made
-	Tokens       int64    `json:"tokens"`            // of the answers that were written
-	Made         int64    `json:"tokens_made"`       // by this call
-	PromptTokens int64    `json:"prompt_tokens"`     // of the answers that were written
-	Writer       string   `json:"writer"`            // that each record names
-	TokensPerSec *float64 `json:"tokens_per_second"` // null: this call made none
+	Short        int      `json:"too_short"`            // answers left out by MinTokens
+	Unreadable   int      `json:"unreadable"`           // answers left out that no reader takes, such as those with NUL
+	Resumed      int      `json:"resumed"`              // answers that an earlier call had made
+	Tokens       int64    `json:"tokens"`               // of the answers that were written
+	Made         int64    `json:"tokens_made"`          // by this call
+	PromptTokens int64    `json:"prompt_tokens"`        // of the answers that were written
+	Passes       int64    `json:"passes"`               // of this call, over a token of each text that is written or read
+	Ran          string   `json:"passes_ran,omitempty"` // how the latest ran, where a device knows several ways
+	Writer       string   `json:"writer"`               // that each record names
+	TokensPerSec *float64 `json:"tokens_per_second"`    // null: this call made none
 	Seconds      float64  `json:"duration_seconds"`
 	SHA256       string   `json:"sha256"`
 }
@@ -209,7 +211,7 @@ func (j TextJob) Write(ctx context.Context, e *generate.Engine, prompts []TextPr
 	if err := j.CheckOutput(); err != nil {
 		return nil, err
 	}
-	start := time.Now()
+	start, before := time.Now(), e.Stats().Passes
 	t := &texts{j: j, out: &Texts{Output: j.Output, Prompts: len(prompts), Writer: j.Writer}}
 	t.list(prompts)
 	if err := t.open(); err != nil {
@@ -225,6 +227,9 @@ func (j TextJob) Write(ctx context.Context, e *generate.Engine, prompts []TextPr
 	if s := time.Since(start).Seconds(); t.out.Made > 0 && s > 0 {
 		speed := float64(t.out.Made) / s
 		t.out.TokensPerSec = &speed
+	}
+	if t.out.Passes = e.Stats().Passes - before; t.out.Passes > 0 {
+		t.out.Ran = e.Ran()
 	}
 	if err := t.finish(); err != nil {
 		return nil, err

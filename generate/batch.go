@@ -70,21 +70,23 @@ var ErrClosed = errors.New("the engine is closed")
 // Engine continues many texts at a time by continuous batching: each has a slot while it is written, one pass computes the next
 // token of all, and a slot that becomes empty takes the next request at once.
 //
-// A text depends on its request, the model and the device kind, and on nothing else: not on its neighbours, its slot, the order of
-// arrival or the number of slots. Its prompt is read alone, a pass has one shape or gives each row the bits that it has alone, and
-// its random numbers are a function of seed, prompt, sample and position.
+// A text depends on its request, the model and the device kind, and on nothing else: not on its neighbours, its
+// slot, the order of arrival or the number of slots. A pass has one shape or gives each row the bits that it has
+// alone; its prompt is read in rows of passes or alone, as its length says; and its random numbers are a function
+// of seed, prompt, sample and position.
 type Engine struct {
 	m      *model.Model
 	s      device.Stream
 	o      EngineOptions
 	paged  *model.Paged
 	prompt *model.Cache  // of the prompt that is being read
-	ids    device.Tensor // I32 [promptChunk or rows, 1]
+	ids    device.Tensor // I32 [promptChunk or Capacity, 1]
 	hidden device.Tensor // [rows, h]
 	best   device.Tensor // [2·rows, 2]: of ArgMax, then of DrawNext
 	chosen device.Tensor // I32 [rows, 1]
 	keys   device.Tensor // I32 [2·rows, 1]
 	limits device.Tensor // [rows, 3]
+	host   passHost
 
 	slots   []*Sequence // by slot; nil: empty
 	reading []*Sequence // in their slots, not all of whose tokens are in pages
@@ -103,7 +105,7 @@ type Stats struct {
 	Active, Waiting            int   // sequences now
 	Requests, Finished, Failed int64 // so far
 	PromptTokens, Tokens       int64 // read, made
-	Passes                     int64 // over one token of each sequence
+	Passes                     int64 // over a row for each token
 }
 
 // Sequence is a text that is being written.
@@ -116,7 +118,9 @@ type Sequence struct {
 	key    [sha256.Size]byte
 	ids    []int32 // prompt and answer
 	slot   int
-	read   int // of ids, by the prompt's cache
+	read   int  // of ids
+	inRows bool // ids are read in rows of passes, else alone
+	reads  bool // it is in Engine.reading
 	made   int
 	start  time.Time
 	scores []Token
@@ -145,7 +149,7 @@ func newEngine(m *model.Model, s device.Stream, o EngineOptions) *Engine {
 		m: m, s: s, o: o, slots: make([]*Sequence, o.Slots), done: make(chan struct{}),
 		paged:  m.NewPaged(model.PagedSizes{Slots: o.Slots, Rows: rows, Capacity: o.Capacity, Positions: o.Positions}),
 		prompt: m.NewCache(o.Capacity),
-		ids:    dev.Alloc("generate.ids", device.Batch, tensor.I32, max(promptChunk, rows, o.Capacity), 1),
+		ids:    dev.Alloc("generate.ids", device.Batch, tensor.I32, max(promptChunk, o.Capacity), 1),
 		hidden: dev.Alloc("generate.hidden", device.Activations, dev.Info().Activations, rows, m.Config.Hidden),
 		best:   dev.Alloc("generate.best", device.Logits, tensor.F32, 2*rows, 2),
 		keys:   dev.Alloc("generate.keys", device.Batch, tensor.I32, 2*rows, 1),
@@ -206,6 +210,9 @@ func (e *Engine) Stats() Stats {
 	return s
 }
 
+// Ran says how the operations of the latest pass ran; empty: the device knows one way only.
+func (e *Engine) Ran() string { return e.paged.Replaying(e.s) }
+
 // Result waits for the end of the text. Its IDs are those of Tokens.
 func (q *Sequence) Result() (Result, error) {
 	for range q.tokens {
@@ -263,7 +270,7 @@ func (e *Engine) admit() bool {
 		e.stats.Active++
 		e.paged.Admit(e.s, slot, need)
 		q.slot, e.slots[slot] = slot, q
-		e.reading = append(e.reading, q)
+		e.read(q)
 	}
 	return true
 }
@@ -285,7 +292,7 @@ func (e *Engine) end(q *Sequence, err error) {
 	e.paged.Leave(q.slot)
 	if i := slices.Index(e.reading, q); i >= 0 {
 		e.reading = slices.Delete(e.reading, i, i+1)
-		if i == 0 {
+		if !q.inRows && q.read > 0 {
 			e.prompt.Reset()
 		}
 	}
@@ -317,81 +324,11 @@ func (e *Engine) fail(err error) {
 	e.waiting = nil
 }
 
-// readOne reads a chunk of the first sequence that has something to read. Behind the last chunk its tokens are in pages, and the next
-// one is chosen.
-func (e *Engine) readOne() error {
-	if len(e.reading) == 0 {
-		return nil
-	}
-	q := e.reading[0]
-	if q.read == 0 && q.r.Score && q.scores == nil {
-		if err := e.score(q); err != nil {
-			return err
-		}
-	}
-	if q.r.MaxTokens == 0 {
-		e.end(q, nil)
-		return nil
-	}
-	chunk := q.ids[q.read:min(q.read+promptChunk, len(q.ids))]
-	ids, hidden := e.ids.RowRange(0, len(chunk)), e.hidden.RowRange(0, 1)
-	e.s.UploadInts(ids, chunk)
-	e.m.Extend(e.s, hidden, e.prompt, ids)
-	if q.read += len(chunk); q.read < len(q.ids) {
-		_, err := e.s.Wait(context.Background())
-		return err
-	}
-	e.paged.Load(e.s, q.slot, e.prompt)
-	e.prompt.Reset()
-	e.reading, q.read = slices.Delete(e.reading, 0, 1), 0
-	e.count(func(s *Stats) { s.PromptTokens += int64(len(q.ids)) })
-	return e.choose([]*Sequence{q}, hidden)
-}
-
 // count changes the figures.
 func (e *Engine) count(f func(*Stats)) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	f(&e.stats)
-}
-
-// step makes the next token of every sequence that has been read.
-func (e *Engine) step() error {
-	var all []*Sequence
-	for _, q := range e.slots {
-		switch {
-		case q == nil || slices.Contains(e.reading, q):
-		case e.m.Recomputes(len(q.ids)-1, len(q.ids)) > 0: // other frequencies from here on
-			e.reading = append(e.reading, q)
-		default:
-			all = append(all, q)
-		}
-	}
-	most := e.o.Rows
-	if most == 0 {
-		most = len(all)
-	}
-	for len(all) > 0 {
-		n := min(most, len(all))
-		if err := e.pass(all[:n], most); err != nil {
-			return err
-		}
-		all = all[n:]
-	}
-	return nil
-}
-
-// pass feeds the last token of each sequence, padded to rows rows, and chooses the ones that follow.
-func (e *Engine) pass(qs []*Sequence, rows int) error {
-	host, slots := make([]int32, rows), make([]int, len(qs))
-	for i, q := range qs {
-		host[i], slots[i] = q.ids[len(q.ids)-1], q.slot
-	}
-	ids, hidden := e.ids.RowRange(0, rows), e.hidden.RowRange(0, rows)
-	e.s.UploadInts(ids, host)
-	e.m.ExtendEach(e.s, hidden, e.paged, ids, slots)
-	e.count(func(s *Stats) { s.Passes++ })
-	return e.choose(qs, hidden)
 }
 
 // deliver appends a token to its sequence, or ends it.

@@ -68,16 +68,19 @@ func (e *Engine) rehearse() {
 		slots = append(slots, slot)
 	}
 	rows := e.hidden.Rows
-	slots = slots[:min(len(slots), rows)]
-	e.m.ExtendEach(e.s, e.hidden, e.paged, e.ids.RowRange(0, rows), slots)
-	_ = e.choose(e.sampled(rows), e.hidden)
+	all := e.sampled(rows)
+	for i, slot := range slots[:min(len(slots), rows)] {
+		q := *all[i].q
+		q.slot, all[i].q = slot, &q
+	}
+	_ = e.pass(all[:min(len(slots), rows)], rows)
 	_, _ = e.s.Wait(context.Background()) // clears the error of a device without values
 }
 
-// sampled returns sequences whose tokens are drawn, on the device if it draws.
-func (e *Engine) sampled(n int) []*Sequence {
+// sampled returns rows of sequences whose tokens are drawn, on the device if it draws.
+func (e *Engine) sampled(n int) []row {
 	q := &Sequence{r: Request{Options: Options{Temperature: 1, RepeatPenalty: 1}, LogProbs: -1}}
-	return slices.Repeat([]*Sequence{q}, n)
+	return slices.Repeat([]row{{q: q, chooses: true}}, n)
 }
 
 // Plan returns the record of an engine that fits the target's budget. One that does not is a fault of kind Memory that says what it

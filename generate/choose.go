@@ -46,35 +46,87 @@ func (e *Engine) wayOf(q *Sequence, draws bool) way {
 	return onHost
 }
 
-// choose chooses the token behind each row of hidden states. Logits stay on the device but for sequences whose token
-// the host chooses.
-func (e *Engine) choose(qs []*Sequence, hidden device.Tensor) error {
-	n := hidden.Rows
-	z := e.s.Temp("logits", device.Logits, tensor.F32, n, e.o.Vocab)
+// choose chooses the token behind each row of hidden states.
+func (e *Engine) choose(rows []row, hidden device.Tensor) error {
+	z := e.s.Temp("logits", device.Logits, tensor.F32, hidden.Rows, e.o.Vocab)
 	defer e.s.Release(z)
+	draws := e.prepare(rows, hidden.Rows, e.draws())
 	e.m.Logits(e.s, z, hidden)
-	ways, draws := make([]way, len(qs)), e.draws()
-	for i, q := range qs {
-		ways[i] = e.wayOf(q, draws)
+	e.find(z, draws)
+	return e.take(rows, z, draws)
+}
+
+// prepare says where the token of each row is chosen, and uploads what a device that can draw needs for n rows, if
+// it draws one. Other rows are drawn by limits that cost least.
+func (e *Engine) prepare(rows []row, n int, can bool) (draws bool) {
+	h := &e.host
+	h.ways, h.keys, h.next = resized(h.ways, len(rows)), resized(h.keys, 2*n), resized(h.next, device.NextLimits*n)
+	for i := range n {
+		h.next[device.NextLimits*i] = 1
 	}
-	told, err := e.onDevice(qs, ways, z)
-	if err != nil {
-		return err
-	}
-	tokens, errs := make([]Token, len(qs)), make([]error, len(qs))
-	var work sync.WaitGroup
-	free := make(chan struct{}, runtime.GOMAXPROCS(0))
-	for i, q := range qs {
-		from := 2 * i // the id as a number, and what is finite unless a logit is not
-		if ways[i] == drawn {
-			from += 2 * n
-		}
-		if v := float64(told[from+1]); math.IsNaN(v) || math.IsInf(v, 0) {
-			errs[i] = fault.New(fault.Inference, "logits at position %d are not finite", len(q.ids))
+	for i, r := range rows {
+		if !r.chooses {
 			continue
 		}
-		if ways[i] != onHost {
-			tokens[i].ID = int32(told[from])
+		h.ways[i] = e.wayOf(r.q, can)
+		if h.ways[i] == drawn {
+			draws = true
+			h.keys[2*i], h.keys[2*i+1] = r.q.nextKey()
+			copy(h.next[device.NextLimits*i:], r.q.limits(e.o.Vocab))
+		}
+	}
+	if !draws {
+		return false
+	}
+	e.s.UploadInts(e.keys.RowRange(0, 2*n), h.keys)
+	if len(h.limits) < len(h.next) || !slices.Equal(h.limits[:len(h.next)], h.next) {
+		e.s.Upload(e.limits.RowRange(0, n), h.next)
+		h.limits = append(h.limits, make([]float32, max(0, len(h.next)-len(h.limits)))...)
+		copy(h.limits, h.next)
+	}
+	return true
+}
+
+// find lets the device find the likeliest id of each row of logits and, if a sequence wants that, draw one of each. Of
+// n rows best has two numbers a row: the id, and the largest logit; behind those of all rows the id that was drawn, and
+// the logarithm of its probability.
+func (e *Engine) find(z device.Tensor, draws bool) {
+	n := z.Rows
+	e.s.ArgMax(e.chosen.RowRange(0, n), e.best.RowRange(0, n), z)
+	if draws {
+		e.s.(device.NextDrawer).DrawNext(e.chosen.RowRange(0, n), e.best.RowRange(n, 2*n), z, device.Tensor{},
+			e.keys.RowRange(0, 2*n), e.limits.RowRange(0, n))
+	}
+}
+
+// take brings what find found to the host with one download, chooses there what the host chooses, and delivers all
+// tokens. Logits stay on the device but for sequences whose token the host chooses.
+func (e *Engine) take(rows []row, z device.Tensor, draws bool) error {
+	h, n, all := &e.host, z.Rows, z.Rows
+	if draws {
+		all *= 2
+	}
+	h.told = resized(h.told, 2*all)
+	if err := e.s.Download(h.told, e.best.RowRange(0, all)); err != nil {
+		return err
+	}
+	h.tokens, h.errs = resized(h.tokens, len(rows)), resized(h.errs, len(rows))
+	var work sync.WaitGroup
+	free := make(chan struct{}, runtime.GOMAXPROCS(0))
+	for i, r := range rows {
+		if !r.chooses {
+			continue
+		}
+		from := 2 * i // the id as a number, and what is finite unless a logit is not
+		if h.ways[i] == drawn {
+			from += 2 * n
+		}
+		if v := float64(h.told[from+1]); math.IsNaN(v) || math.IsInf(v, 0) {
+			h.errs[i] = fault.New(fault.Inference, "logits at position %d are not finite", len(r.q.ids))
+			continue
+		}
+		if h.ways[i] != onHost {
+			h.tokens[i].ID = int32(h.told[from])
 			continue
 		}
 		logits := make([]float32, e.o.Vocab)
@@ -84,41 +136,17 @@ func (e *Engine) choose(qs []*Sequence, hidden device.Tensor) error {
 		}
 		free <- struct{}{}
 		work.Go(func() {
-			tokens[i] = q.pick(logits)
+			h.tokens[i] = r.q.pick(logits)
 			<-free
 		})
 	}
 	work.Wait()
-	for i, q := range qs {
-		e.deliver(q, tokens[i], errs[i])
+	for i, r := range rows {
+		if r.chooses {
+			e.deliver(r.q, h.tokens[i], h.errs[i])
+		}
 	}
 	return nil
-}
-
-// onDevice finds the likeliest id of each row of logits and, if a sequence wants that, draws one of each row. It
-// returns two numbers a row: the id, and the largest logit; behind those of all rows the id that was drawn, and the
-// logarithm of its probability. One download brings them all.
-func (e *Engine) onDevice(qs []*Sequence, ways []way, z device.Tensor) ([]float32, error) {
-	n, m, rows := z.Rows, len(qs), z.Rows // the rows behind m are padding
-	e.s.ArgMax(e.chosen.RowRange(0, n), e.best.RowRange(0, n), z)
-	if slices.Contains(ways, drawn) {
-		keys, limits := make([]int32, 2*m), make([]float32, device.NextLimits*m)
-		for i, q := range qs {
-			limits[device.NextLimits*i] = 1
-			if ways[i] == drawn {
-				keys[2*i], keys[2*i+1] = q.nextKey()
-				copy(limits[device.NextLimits*i:], q.limits(e.o.Vocab))
-			}
-		}
-		key, limit := e.keys.RowRange(0, 2*m), e.limits.RowRange(0, m)
-		e.s.UploadInts(key, keys)
-		e.s.Upload(limit, limits)
-		rows += m
-		e.s.(device.NextDrawer).DrawNext(e.chosen.RowRange(0, m), e.best.RowRange(n, rows), z.RowRange(0, m),
-			device.Tensor{}, key, limit)
-	}
-	told := make([]float32, 2*rows)
-	return told, e.s.Download(told, e.best.RowRange(0, rows))
 }
 
 // limits are those of device.NextDrawer.

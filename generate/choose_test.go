@@ -41,13 +41,13 @@ func drawsByLimits(t *testing.T, dev device.Device) {
 	}
 	e.s.Upload(z, host)
 	for round := range rounds {
-		qs, ways := make([]*Sequence, rows), make([]way, rows)
+		qs, told := make([]row, rows), make([]float32, 4*rows)
 		for i := range qs {
 			r := Request{Options: all[i%len(all)], Sample: round*rows + i, LogProbs: -1}
-			qs[i], ways[i] = &Sequence{r: r, key: textKey(r)}, drawn
+			qs[i] = row{q: &Sequence{r: r, key: textKey(r)}, chooses: true}
 		}
-		told, err := e.onDevice(qs, ways, z)
-		if err != nil {
+		e.find(z, e.prepare(qs, rows, true))
+		if err := e.s.Download(told, e.best); err != nil {
 			t.Fatal(err)
 		}
 		for i := range qs {

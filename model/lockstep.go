@@ -68,22 +68,24 @@ func (m *Model) ExtendTogether(s device.Stream, dst device.Tensor, c *Lockstep, 
 		panic("model: a lock-step over other rows, or beyond its capacity")
 	}
 	t := Tokens{IDs: ids, Rows: c.rows, SeqLen: 1}
-	(&pass{m: m, s: s, t: t, act: dst.DType, lock: c}).extend(dst)
+	(&pass{m: m, s: s, t: t, act: dst.DType, lock: c}).extend(dst, func(all func()) { all() })
 	c.length++
 }
 
-// extend runs the body over one further position of each of several sequences, and writes their final hidden states to
-// dst [t.Rows, h].
-func (p *pass) extend(dst device.Tensor) {
+// extend runs the body over further positions of several sequences, and writes their final hidden states to
+// dst [t.Rows, h]. It gives run its operations.
+func (p *pass) extend(dst device.Tensor, run func(all func())) {
 	p.m.arrange(p.s, p.t.Rows)
 	w := newWorkspace(p.s, p.t.Rows)
 	x := p.inference(w)
-	v := p.embed(x)
-	p.perLayer(w, &perLayerActs{}, x)
-	for i := range p.m.layers {
-		v = p.layer(&p.m.layers[i], p.reused(&p.m.layers[i]), v, false)
-	}
-	p.last(dst, device.Tensor{}, x, v)
+	run(func() {
+		v := p.embed(x)
+		p.perLayer(w, &perLayerActs{}, x)
+		for i := range p.m.layers {
+			v = p.layer(&p.m.layers[i], p.reused(&p.m.layers[i]), v, false)
+		}
+		p.last(dst, device.Tensor{}, x, v)
+	})
 	w.release()
 }
 

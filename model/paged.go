@@ -23,8 +23,8 @@ type Paged struct {
 	layers   []pagedLayer
 	lengths  []int // positions, by slot
 	class    []int // of the frequencies by which keys were turned, by slot: see Model.class
-	// places, I32, are of a pass of n rows: n positions; then of each pool n rows for the new keys, n first entries, and n
-	// numbers of keys. host is what was uploaded.
+	// places, I32, are all that differs between two passes of n rows: n ids, n positions; then of each pool n rows for the
+	// new keys, n first entries, and n numbers of keys. host is what was uploaded.
 	places device.Tensor
 	host   []int32
 	// gathered, [capacity, widest 2·kv·d], are the keys and values of one sequence in order; zero where the device
@@ -38,6 +38,7 @@ type pool struct {
 	most    int     // pages of a sequence at most
 	free    []int   // pages
 	pages   [][]int // by slot
+	idle    int     // the first row behind all pages: padding rows of a pass write there, and nobody reads it
 	entries int     // of the table, of a slot
 	// table, I32 [slots·entries, 1], is the row of each position; of a window's ring twice, so that every run of
 	// positions is one piece.
@@ -90,10 +91,10 @@ func (m *Model) NewPaged(n PagedSizes) *Paged {
 		}
 		l.pool = at
 		width := 2 * b.Attn.KVDim()
-		l.rows = m.dev.Alloc("pages", device.KVCache, act, len(p.pools[at].free)*PageRows, width)
+		l.rows = m.dev.Alloc("pages", device.KVCache, act, p.pools[at].idle+n.Rows, width)
 		widest = max(widest, width)
 	}
-	p.places = m.dev.Alloc("places", device.Batch, tensor.I32, n.Rows*(1+placesOf*len(p.pools)), 1)
+	p.places = m.dev.Alloc("places", device.Batch, tensor.I32, n.Rows*(ofRows+placesOf*len(p.pools)), 1)
 	p.host = make([]int32, p.places.Rows)
 	if widest > 0 && slices.Contains(m.dev.Info().Lacks, device.Pages) {
 		p.gathered = m.dev.Alloc("gathered", device.Scratch, act, n.Capacity, widest)
@@ -106,12 +107,13 @@ func (m *Model) newPool(n PagedSizes, window int) pool {
 	o := pool{window: window, most: pagesOf(n.Capacity), pages: make([][]int, n.Slots)}
 	all, entries := max(pagesOf(n.Positions), o.most), o.most*PageRows
 	if window > 0 {
-		o.most = pagesOf(window)
+		o.most = pagesOf(window + PageRows - 1) // a pass adds up to PageRows keys before the first of its rows attends
 		all, entries = o.most*n.Slots, 2*o.most*PageRows
 	}
 	for i := range all {
 		o.free = append(o.free, all-1-i)
 	}
+	o.idle = all * PageRows
 	o.entries, o.table = entries, m.dev.Alloc("pages.table", device.Batch, tensor.I32, n.Slots*entries, 1)
 	return o
 }
@@ -167,7 +169,7 @@ func (p *Paged) Admit(s device.Stream, slot, n int) {
 		}
 		s.UploadInts(o.table.RowRange(slot*o.entries, slot*o.entries+len(rows)), rows)
 	}
-	p.lengths[slot] = 0
+	p.lengths[slot], p.class[slot] = 0, p.m.class(1)
 }
 
 // turns is how often a table lists the rows of a sequence.

@@ -1,62 +1,117 @@
 package model
 
-import "apr/device"
+import (
+	"slices"
 
-// each is a pass over one further position of each of several sequences.
+	"apr/device"
+)
+
+// each is a pass over further positions of several sequences.
 type each struct {
 	cache *Paged
 	slots []int // of the first rows; further rows are padding
 }
 
-// ExtendEach runs the body over one further position of the sequences in the given slots, a row of ids (I32 [n,1]) and
-// of dst [n, h] each, and writes their final hidden states. Rows behind those of slots are padding: they give a pass
-// its shape, and nothing of them reaches another row. A sequence must not outgrow its pages, or the frequencies of its
-// rotary embeddings (see Recomputes).
-func (m *Model) ExtendEach(s device.Stream, dst device.Tensor, c *Paged, ids device.Tensor, slots []int) {
-	n := ids.Rows
-	for _, slot := range slots {
-		if m.class(c.lengths[slot]+1) != c.class[slot] {
-			panic("model: a sequence has outgrown its frequencies")
+// ExtendEach runs the body over further positions of the sequences in the given slots, a row of ids and of dst [n,
+// h] each, and writes their final hidden states. A slot that occurs several times, at most PageRows, is extended
+// by as many positions, in the order of rows. Rows behind those of slots are padding: they give a pass its shape,
+// they write where nobody reads, and nothing of them reaches another row. A sequence must not outgrow its pages,
+// or the frequencies of its rotary embeddings (see Recomputes).
+//
+// The operations of a pass, and of then, which may be nil, are those of every other pass of n rows but for what is in
+// one buffer, which is uploaded before them, and for the bucket of the longest sequence: a device.Replayer gives the
+// device all of them as one launch.
+func (m *Model) ExtendEach(s device.Stream, dst device.Tensor, c *Paged, ids []int32, slots []int, then func()) {
+	n := len(ids)
+	c.place(s, ids, slots)
+	t := Tokens{IDs: c.places.RowRange(0, n), Rows: n, SeqLen: 1, Positions: c.places.RowRange(n, 2*n)}
+	p := &pass{m: m, s: s, t: t, act: dst.DType, each: &each{c, slots}}
+	p.extend(dst, func(body func()) {
+		all := func() {
+			body()
+			if then != nil {
+				then()
+			}
 		}
-	}
-	c.place(s, n, slots)
-	t := Tokens{IDs: ids, Rows: n, SeqLen: 1, Positions: c.places.RowRange(0, n)}
-	(&pass{m: m, s: s, t: t, act: dst.DType, each: &each{c, slots}}).extend(dst)
-	for _, slot := range slots {
-		c.lengths[slot]++
-	}
+		if r, ok := s.(device.Replayer); ok {
+			r.Replay(all)
+		} else {
+			all()
+		}
+	})
 }
 
-// What places has of each pool.
+// Replaying says how the operations of the latest pass ran; empty: the device knows one way only.
+func (p *Paged) Replaying(s device.Stream) string {
+	if r, ok := s.(device.Replayer); ok {
+		return r.Replaying()
+	}
+	return ""
+}
+
+// TakesPrompt reports whether ExtendEach can read a prompt of n positions, row by row, at the price of as many
+// rows of a text that is written. It cannot where frequencies change on the way; a DeltaNet, and keys that are
+// gathered, take operations for each row.
+func (p *Paged) TakesPrompt(n int) bool {
+	linear := slices.ContainsFunc(p.layers, func(l pagedLayer) bool { return l.states != nil })
+	return !linear && p.gathered.IsZero() && p.m.Recomputes(0, n) == 0
+}
+
+// What places has before the parts of each pool, and of each pool.
 const (
-	ofNew = iota
-	ofFirst
-	ofKeys
-	placesOf
+	ofRows = 2 // ids and positions
+
+	ofNew    = 0
+	ofFirst  = 1
+	ofKeys   = 2
+	placesOf = 3
 )
 
-// place uploads where the rows of a pass stand, in one piece. Padding has position 0 and no keys.
-func (p *Paged) place(s device.Stream, n int, slots []int) {
-	host := p.host[:n*(1+placesOf*len(p.pools))]
+// place uploads ids and where the rows of a pass stand, in one piece, and makes the sequences longer. Padding has
+// position 0, no keys, and rows of its own for what it writes.
+func (p *Paged) place(s device.Stream, ids []int32, slots []int) {
+	n := len(ids)
+	host := p.host[:n*(ofRows+placesOf*len(p.pools))]
 	clear(host)
+	copy(host, ids)
 	for i, slot := range slots {
-		host[i] = int32(p.lengths[slot])
-	}
-	for k := range p.pools {
-		o, part := &p.pools[k], host[n*(1+placesOf*k):]
-		for i, slot := range slots {
-			position := p.lengths[slot]
+		position := p.lengths[slot]
+		if p.m.class(position+1) != p.class[slot] {
+			panic("model: a sequence has outgrown its frequencies")
+		}
+		host[n+i] = int32(position)
+		for k := range p.pools {
+			o, part := &p.pools[k], host[n*(ofRows+placesOf*k):]
 			first, keys := o.keys(slot, position)
 			part[n*ofNew+i], part[n*ofFirst+i], part[n*ofKeys+i] = int32(o.row(slot, position)), int32(first), int32(keys)
+		}
+		p.lengths[slot]++
+	}
+	for k := range p.pools {
+		part := host[n*(ofRows+placesOf*k+ofNew):]
+		for i := len(slots); i < n; i++ {
+			part[i] = int32(p.pools[k].idle + i)
 		}
 	}
 	s.UploadInts(p.places.RowRange(0, len(host)), host)
 }
 
-// placed returns a part of what place uploaded of a pool, for n rows.
-func (p *Paged) placed(pool, n, part int) device.Tensor {
-	at := n * (1 + placesOf*pool + part)
-	return p.places.RowRange(at, at+n)
+// placed returns a part of what place uploaded of a pool, for n rows, and its values.
+func (p *Paged) placed(pool, n, part int) (device.Tensor, []int32) {
+	at := n * (ofRows + placesOf*pool + part)
+	return p.places.RowRange(at, at+n), p.host[at : at+n]
+}
+
+// leastBucket is the least bucket of the number of keys of a pass.
+const leastBucket = 256
+
+// bucketOf rounds a number of keys up to a power of two: what depends on it stays the same for many passes.
+func bucketOf(keys int32) int {
+	b := leastBucket
+	for b < int(keys) {
+		b *= 2
+	}
+	return b
 }
 
 // attendEach adds the finished k and v of each sequence to its pages, and attends to all keys that its new position
@@ -74,30 +129,28 @@ func (p *pass) attendEach(b *layer, k *acts) {
 		return
 	}
 	o, n, kv, a := &c.pools[l.pool], q.Rows, b.Attn.KVDim(), b.Attn
-	most := 1
-	for _, keys := range c.host[n*(1+placesOf*l.pool+ofKeys):][:n] {
-		most = max(most, int(keys))
-	}
+	first, _ := c.placed(l.pool, n, ofFirst)
+	keys, numbers := c.placed(l.pool, n, ofKeys)
 	p.s.(device.Pager).AttendPages(out, q, l.rows.ColRange(0, kv), l.rows.ColRange(kv, 2*kv), device.Paged{
 		Heads: a.Heads, KVHeads: a.KVHeads, HeadDim: a.HeadDim, Scale: scoreScale(a.Scale, a.HeadDim), Cap: a.Cap,
 		Sinks: b.sinks.value,
-		Table: o.table, First: c.placed(l.pool, n, ofFirst), Keys: c.placed(l.pool, n, ofKeys), Most: most,
+		Table: o.table, First: first, Keys: keys, Most: bucketOf(slices.Max(numbers)),
 	})
 }
 
 // keepEach adds the finished k and v of each sequence to its pages.
 func (p *pass) keepEach(b *layer, l *pagedLayer, k, v device.Tensor) {
-	c, kv, n := p.each.cache, b.Attn.KVDim(), len(p.each.slots)
+	c, kv := p.each.cache, b.Attn.KVDim()
+	rows, numbers := c.placed(l.pool, k.Rows, ofNew)
 	if !c.gathered.IsZero() {
-		for i, slot := range p.each.slots {
-			to := c.pools[l.pool].row(slot, c.lengths[slot])
+		for i := range p.each.slots {
+			to := int(numbers[i])
 			p.s.Copy(l.rows.RowRange(to, to+1).ColRange(0, kv), k.RowRange(i, i+1))
 			p.s.Copy(l.rows.RowRange(to, to+1).ColRange(kv, 2*kv), v.RowRange(i, i+1))
 		}
 		return
 	}
-	s, rows := p.s.(device.Pager), c.placed(l.pool, k.Rows, ofNew).RowRange(0, n)
-	k, v = k.RowRange(0, n), v.RowRange(0, n)
+	s := p.s.(device.Pager)
 	if b.finishes() {
 		s.PutRows(l.rows.ColRange(0, kv), k, rows)
 		s.PutRows(l.rows.ColRange(kv, 2*kv), v, rows)
@@ -111,8 +164,10 @@ func (p *pass) keepEach(b *layer, l *pagedLayer, k, v device.Tensor) {
 func (p *pass) attendGathered(b *layer, l *pagedLayer, q, out device.Tensor) {
 	c, a, kv := p.each.cache, b.Attn, b.Attn.KVDim()
 	o := &c.pools[l.pool]
-	for i, slot := range p.each.slots {
-		first, n := o.keys(slot, c.lengths[slot])
+	_, firsts := c.placed(l.pool, q.Rows, ofFirst)
+	_, numbers := c.placed(l.pool, q.Rows, ofKeys)
+	for i := range p.each.slots {
+		first, n := int(firsts[i]), int(numbers[i])
 		g := c.gathered.RowRange(0, n).ColRange(0, 2*kv)
 		p.s.Gather(g, l.rows, o.table.RowRange(first, first+n))
 		at := device.Attn{
