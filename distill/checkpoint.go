@@ -42,9 +42,10 @@ type state struct {
 	Progress Outcome         `json:"progress"`
 	Best     float64         `json:"best_loss"`
 	Losses   trend           `json:"losses"`
-	Refused  int             `json:"refused"`       // steps in a row, up to the last one
-	Own      *ownGuard       `json:"own,omitempty"` // of a student that writes rows itself
-	SHA256   string          `json:"sha256"`        // of state.safetensors
+	Refused  int             `json:"refused"`         // steps in a row, up to the last one
+	Own      *ownGuard       `json:"own,omitempty"`   // of a student that writes rows itself
+	Ahead    *aheadState     `json:"ahead,omitempty"` // rows that it has written for the next step
+	SHA256   string          `json:"sha256"`          // of state.safetensors
 	Bytes    int64           `json:"bytes"`
 	Written  time.Time       `json:"written"`
 }

@@ -177,7 +177,7 @@ func (l *leg) step(ctx context.Context, out *Outcome) error {
 	var own drawn
 	if l.policy != nil {
 		var err error
-		if own, err = l.policy.write(ctx, k); err != nil {
+		if own, err = l.policy.next(ctx, k, r.steps); err != nil {
 			if ctx.Err() != nil { // nothing of the step is done
 				return errSampling
 			}
@@ -213,14 +213,23 @@ func (l *leg) step(ctx context.Context, out *Outcome) error {
 			return err
 		}
 		start = time.Now()
+		if l.policy == nil {
+			rec, err = l.trainer.Apply(context.WithoutCancel(ctx), b)
+			return err
+		}
+		end := l.policy.besideStep(ctx, own, r.steps)
+		l.trainer.beforeUpdate = end
 		rec, err = l.trainer.Apply(context.WithoutCancel(ctx), b)
-		return err
+		return errors.Join(err, end())
 	})
 	if err != nil && !Refused(err) {
 		return err
 	}
 	if l.teacher == nil {
 		rec.MeanD = math.NaN() // not computed: null in the record
+	}
+	if l.policy != nil {
+		l.policy.applied(k)
 	}
 	line := l.line(k, rec, time.Since(start)+fetched)
 	if p := r.pupil; p != nil && !l.trainer.Ranks.alone() {

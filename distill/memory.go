@@ -106,6 +106,9 @@ func (d DryRun) run(dev *dry.Device, stream device.Stream, s plan.Setting) (*dry
 	if t.Maps, err = d.Guide.makeMaps(d.Student, d.Teacher.Config, t.Teacher, 0); err != nil {
 		return nil, err
 	}
+	if err := d.dryBeside(dev, all); err != nil {
+		return nil, err
+	}
 	var writer ownWriter
 	if n := d.OnPolicy.Rows(all); n > 0 && d.Loss.Alpha != 0 {
 		writer = d.OnPolicy.newWriter(student.Frozen(), stream, all, d.SeqLen, d.Vocab)

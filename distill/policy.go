@@ -27,6 +27,7 @@ type OnPolicy struct {
 	Samples      int     // texts for each prompt
 	// Sampled descends the divergence by the drawn ids alone: see ownRows. Else by the whole vocabulary.
 	Sampled bool
+	Lag     int // updates of the weights between writing and training: 0, or 1 as in ahead.go
 }
 
 // On reports whether there are such rows.
@@ -59,6 +60,11 @@ func (c Config) validateOnPolicy() error {
 		if t.asked {
 			return fault.New(fault.Unavailable, "not built: --on-policy with %s", t.what).WithID("E-POLICY-001")
 		}
+	}
+	if o.Sampled && o.Lag > 0 {
+		return fault.New(fault.Unavailable, "not built: --on-policy-lag 1 with --on-policy-estimator sampled: a token that "+
+			"older weights drew estimates the divergence of theirs").
+			WithHint("--on-policy-estimator full").WithID("E-POLICY-007")
 	}
 	if o.Sampled && (c.Loss.Divergence != device.ReverseKL || c.Loss.Temperature != 1) {
 		return fault.New(fault.Usage, "--on-policy-estimator sampled estimates the reverse KL divergence at temperature 1").
@@ -111,6 +117,8 @@ type policy struct {
 	seqLen  int
 	pad     int32
 	guard   ownGuard
+	ahead   *drawn // rows that are written before their step; nil: none are
+	atOnce  bool   // they are written beside a step
 }
 
 // newPolicy reserves the memory of generation; nil: the student writes nothing.
@@ -121,13 +129,24 @@ func (r *Run) newPolicy(student *model.Model) *policy {
 	}
 	return &policy{
 		OnPolicy: r.OnPolicy, rows: n, prompts: r.in.prompts, seqLen: r.SeqLen, pad: r.in.train.EOS,
-		writer:  r.OnPolicy.newWriter(student.Frozen(), r.stream, r.Rows(), r.SeqLen, r.in.vocab),
+		atOnce:  r.OnPolicy.beside(r.dev.Info()),
+		writer:  r.OnPolicy.newWriter(student.Frozen(), r.ownStream(), r.Rows(), r.SeqLen, r.in.vocab),
 		options: generate.Options{Temperature: 1, Seed: r.Seed, Stop: r.in.ends, Never: r.in.never},
 	}
 }
 
+// ownStream is where the student writes: on the run's stream, unless both go on at once.
+func (r *Run) ownStream() device.Stream {
+	if r.OnPolicy.beside(r.dev.Info()) {
+		return r.dev.NewStream()
+	}
+	return r.stream
+}
+
 // drawn is what the student wrote for a step.
 type drawn struct {
+	step    int // whose rows they are
+	by      int // the step by whose weights, before its update, they were written: step − by is the lag
 	texts   []generate.Text
 	prompts [][]int32
 	words   [][]int32 // what the teacher reads in the place of each prompt
@@ -139,7 +158,18 @@ type drawn struct {
 // checkpoint.
 func (p *policy) write(ctx context.Context, step int) (d drawn, err error) {
 	start := time.Now()
-	requests := make([]generate.Request, p.rows)
+	requests, d := p.requests(step)
+	if d.texts, err = p.writer.Write(ctx, requests); err != nil {
+		return d, fmt.Errorf("step %d: the student's texts: %w", step, err)
+	}
+	d.took = time.Since(start)
+	return d, nil
+}
+
+// requests are those for the rows of a step, and the prompts of what is drawn.
+func (p *policy) requests(step int) (requests []generate.Request, d drawn) {
+	d.step, d.by = step, step
+	requests = make([]generate.Request, p.rows)
 	for i := range requests {
 		k := int64(step)*int64(p.rows) + int64(i)
 		prompt, words := p.prompts.At(k/int64(p.Samples), p.options.Seed)
@@ -148,11 +178,7 @@ func (p *policy) write(ctx context.Context, step int) (d drawn, err error) {
 		requests[i] = r
 		d.prompts, d.words = append(d.prompts, prompt), append(d.words, words)
 	}
-	if d.texts, err = p.writer.Write(ctx, requests); err != nil {
-		return d, fmt.Errorf("step %d: the student's texts: %w", step, err)
-	}
-	d.took = time.Since(start)
-	return d, nil
+	return requests, d
 }
 
 // add returns b with the student's rows behind its own. In these the drawn ids are the targets that count; the prompt
@@ -224,10 +250,18 @@ func (r *Run) recordOnPolicy(student *model.Model) error {
 	at, together := o.manner(student, r.Rows(), r.SeqLen)
 	detail := map[string]any{
 		"rows": n, "of": r.Rows(), "prompts": r.in.prompts.Len(), "samples_per_prompt": o.Samples, "max_tokens": o.MaxTokens,
-		"estimator": estimator, "lag": 0, "at_a_time": at,
+		"estimator": estimator, "lag": o.Lag, "beside_the_step": o.beside(r.dev.Info()), "at_a_time": at,
 		"in_lockstep": together, "ends": r.in.ends, "never_drawn": r.in.never,
 	}
 	reason := fmt.Sprintf("%d of %d rows of a step are the student's own, by its weights before it", n, r.Rows())
+	switch {
+	case o.beside(r.dev.Info()):
+		reason = fmt.Sprintf("%d of %d rows of a step are the student's own, by its weights before the step before it, "+
+			"beside which they are written", n, r.Rows())
+	case o.Lag > 0:
+		reason = fmt.Sprintf("%d of %d rows of a step are the student's own, by its weights before the step before it; this "+
+			"device writes and trains one after the other", n, r.Rows())
+	}
 	r.obs.Detail("on-policy: %s", reason)
 	return r.dir.Event("decision", "on-policy", detail, reason)
 }
@@ -245,7 +279,7 @@ func (l *leg) readOwn(d drawn, failed error) (*runlog.OnPolicy, error) {
 	}
 	o, at := &runlog.OnPolicy{Rows: len(d.texts), MS: float64(d.took.Microseconds()) / 1e3}, 0
 	var off []float64
-	var surprise float64
+	var surprise, ratio, most float64
 	pairs, fresh := 0, 0
 	for _, t := range d.texts {
 		o.Tokens += len(t.IDs)
@@ -255,6 +289,8 @@ func (l *leg) readOwn(d drawn, failed error) (*runlog.OnPolicy, error) {
 		seen := map[[2]int32]bool{}
 		for i, before := range t.LogProbs {
 			off = append(off, math.Abs(float64(now[at])-before))
+			weight := math.Exp(float64(now[at]) - before)
+			ratio, most = ratio+weight, math.Max(most, weight)
 			surprise -= before
 			at++
 			if i > 0 {
@@ -277,6 +313,11 @@ func (l *leg) readOwn(d drawn, failed error) (*runlog.OnPolicy, error) {
 	n := float64(len(off))
 	o.Length, o.Ended = n/float64(o.Rows), o.Ended/float64(o.Rows)
 	o.Entropy, o.Distinct = runlog.Number(surprise/n), runlog.Number(float64(fresh)/float64(pairs))
+	if l.policy.Lag > 0 {
+		mean, most := runlog.Number(ratio/n), runlog.Number(most)
+		lag := d.step - d.by
+		o.Lag, o.Ratio, o.RatioMost = &lag, &mean, &most
+	}
 	last := len(off) - 1
 	o.Off, o.Off999, o.OffMost = runlog.Number(sum/n), runlog.Number(off[last*999/1000]), runlog.Number(off[last])
 	return o, failed

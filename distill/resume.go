@@ -12,6 +12,7 @@ import (
 	"apr/internal/disk"
 	"apr/internal/fault"
 	runlog "apr/run/log"
+	"apr/tensor"
 )
 
 // ResumeAuto continues the run in the output directory from its newest valid checkpoint.
@@ -53,11 +54,14 @@ func (l *leg) checkpoint(out *Outcome) error {
 		Best: l.best, Losses: l.trainer.losses, Refused: l.refused,
 		Written: start.UTC(),
 	}
+	var written []tensor.Source
 	if l.policy != nil {
 		st.Own = &l.policy.guard
+		st.Ahead, written = l.policy.state()
 	}
 	r.Watch.Doing(fmt.Sprintf("checkpoint of leg %s after step %d", l.name, st.Step))
 	tensors := trainingTensors(l.student, r.stream)
+	tensors = append(tensors, written...)
 	if l.trainer.Hidden != nil {
 		tensors = append(tensors, l.trainer.Hidden.tensors(r.stream)...)
 	}
@@ -147,6 +151,11 @@ func (l *leg) restore(out *Outcome) error {
 	l.best, l.refused, l.saved.step = st.Best, st.Refused, st.Step
 	if l.policy != nil && st.Own != nil {
 		l.policy.guard = *st.Own
+	}
+	if l.policy != nil {
+		if err := l.policy.restore(st.Ahead, f, st.Step); err != nil {
+			return err
+		}
 	}
 	r.obs.Message("the %s continues after step %d from %s", l.name, st.Step, from)
 	if err := errors.Join(r.dir.TruncateSteps(l.name, st.Step), r.dir.Event("decision", "resume", map[string]any{"from": from, "step": st.Step}, "")); err != nil {

@@ -46,6 +46,8 @@ type Trainer struct {
 	shared shared          // of a step with other ranks
 	stop   bool            // a rank wants to end after the step
 	own    *ownRows        // of OwnRows; nil: the student wrote no row
+	// waits for what reads the weights beside a step's gradients; nil: nothing does
+	beforeUpdate func() error
 }
 
 // NewTrainer returns a trainer for steps of rows sequences of seqLen positions.
@@ -120,6 +122,11 @@ func (t *Trainer) Apply(ctx context.Context, b corpus.Batch) (Record, error) {
 		t.gradients(b, b.TargetCount())
 	} else if err := t.join(ctx, b); err != nil {
 		return Record{}, fmt.Errorf("step %d: %w", t.Steps, err)
+	}
+	if t.beforeUpdate != nil {
+		if err := t.beforeUpdate(); err != nil {
+			return Record{}, err
+		}
 	}
 	s.Phase(device.PhaseOptimizer)
 	s.Verdict(t.trained())

@@ -28,7 +28,8 @@ func (o *distillOptions) policyTable() []cli.Option {
 		{Name: "on-policy-estimator", Value: cli.Enum(&p.Estimator, "full", "full", "sampled"),
 			Help: "divergence at each position: over the full vocabulary, or by the sampled token alone (reverse-kl only)"},
 		{Name: "on-policy-lag", Value: cli.Int(&p.Lag, 0).In(0, 1),
-			Help: "steps by which the student that writes is older than the one that learns; so far 0 alone"},
+			Help: "updates by which the weights that write are older than those that learn: 1 writes a step's rows " +
+				"beside the step before (CPU; elsewhere before it)"},
 	}
 }
 
@@ -36,7 +37,7 @@ func (o *distillOptions) policyTable() []cli.Option {
 func (o *distillOptions) onPolicy() distill.OnPolicy {
 	p := o.Policy
 	return distill.OnPolicy{Fraction: p.Fraction, MaxTokens: p.MaxTokens, PromptTokens: p.PromptTokens,
-		Samples: o.Texts.SamplesPerPrompt, Sampled: p.Estimator == "sampled"}
+		Samples: o.Texts.SamplesPerPrompt, Sampled: p.Estimator == "sampled", Lag: p.Lag}
 }
 
 // impliedByPolicy is what --on-policy implies: text of the student's own has nothing but the teacher's opinion to
@@ -59,16 +60,13 @@ func (o *distillOptions) checkPolicy(s cli.Settings) error {
 		return fault.New(fault.Usage, "--on-policy has no effect with --stage precompute: "+
 			"nothing is known of what the student is going to write")
 	}
-	if o.Policy.Lag > 0 {
-		return fault.New(fault.Unavailable,
-			"not built yet: --on-policy-lag 1: the student that writes is the one that learns")
-	}
 	return nil
 }
 
 // policyIdle are the options that --on-policy alone reads.
 func (o *distillOptions) policyIdle(s cli.Settings) (all []idle) {
-	for _, name := range []string{"on-policy-max-tokens", "on-policy-prompt-tokens", "on-policy-estimator"} {
+	for _, name := range []string{"on-policy-max-tokens", "on-policy-prompt-tokens", "on-policy-estimator",
+		"on-policy-lag"} {
 		all = append(all, idle{name, s.Changed(name) && o.Policy.Fraction == 0, "without --on-policy"})
 	}
 	return all

@@ -148,6 +148,11 @@ type OnPolicy struct {
 	Off999  Number  `json:"dlnp_p999"`
 	OffMost Number  `json:"dlnp_max"`
 	MS      float64 `json:"ms"` // that writing took, beside the step's
+	// Of --on-policy-lag 1: the updates of the weights between writing and this step, and of q at training / q when it was
+	// drawn, the importance ratio, the mean and the most over the tokens.
+	Lag       *int    `json:"lag,omitempty"`
+	Ratio     *Number `json:"importance_mean,omitempty"`
+	RatioMost *Number `json:"importance_max,omitempty"`
 }
 
 // Refused reports whether the step was not applied: the weights are those before it.
