@@ -6,10 +6,12 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -50,6 +52,7 @@ type builder struct {
 	compiler string
 	version  string
 	flags    []string
+	root     string // the module's folder
 	kernels  string // the folder device/cuda/kernel
 	home     string // this package's folder
 	cache    string
@@ -68,7 +71,8 @@ func newBuilder(more []string) (*builder, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &builder{kernels: filepath.Join(root, "device/cuda/kernel"), home: filepath.Join(root, "device/cuda/emulator"), more: more}
+	b := &builder{root: root, more: more}
+	b.kernels, b.home = filepath.Join(root, "device/cuda/kernel"), filepath.Join(root, "device/cuda/emulator")
 	for _, name := range []string{"c++", "g++", "clang++", "clang++-19"} {
 		if b.compiler, err = exec.LookPath(name); err == nil {
 			break
@@ -83,7 +87,7 @@ func newBuilder(more []string) (*builder, error) {
 	}
 	b.version = string(version)
 	b.flags = []string{"-std=c++17", "-g1", "-fPIC", "-w", "-DAPR_HOST", "-pthread", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti",
-		"-fno-math-errno", "-fno-strict-aliasing", "-I" + b.kernels, "-I" + b.home}
+		"-fno-math-errno", "-fno-strict-aliasing"}
 	if runtime.GOARCH == "amd64" && hasFMA() {
 		b.flags = append(b.flags, "-march=x86-64-v3")
 	}
@@ -161,29 +165,18 @@ func (b *builder) build() (dir string, broken map[string]error, err error) {
 	return dir, broken, err
 }
 
-// objects finds the sources and names their objects by the hash of all that goes into them.
+// objects finds the sources and names their objects by the hash of all that goes into them: compiler, flags, source and
+// headers. Folders do not count, so copies of the module share their objects.
 func (b *builder) objects() ([]object, error) {
 	glob := func(dir, pattern string) []string {
 		found, _ := filepath.Glob(filepath.Join(dir, pattern))
 		return found
 	}
-	headers := slices.Concat(glob(b.kernels, "*.cuh"), glob(b.home, "*.h"), glob(b.home, "runtime/*.h"))
-	h := sha256.New()
-	text, err := os.ReadFile(filepath.Join(b.home, "build.go")) // more flags are in there
+	build, err := os.ReadFile(filepath.Join(b.home, "build.go")) // more flags are in there
 	if err != nil {
 		return nil, err
 	}
-	fmt.Fprintln(h, b.compiler, b.version, b.flags)
-	h.Write(text)
-	for _, path := range headers {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			return nil, err
-		}
-		fmt.Fprintln(h, path, len(text))
-		h.Write(text)
-	}
-	common := h.Sum(nil)
+	headers := reader{folders: []string{b.kernels, b.home}, text: map[string]string{}}
 	var objects []object
 	for _, path := range slices.Concat(glob(b.home, "runtime/*.cc"), glob(b.kernels, "*.cu"), b.more) {
 		text, err := os.ReadFile(path)
@@ -193,15 +186,60 @@ func (b *builder) objects() ([]object, error) {
 		if d, err := manifest.Declare(string(text)); err == nil && d.Target != manifest.BaseTarget && !d.Emulated {
 			continue // its instructions are not emulated; what declares nothing is the emulator's own, or a test's
 		}
-		sum := sha256.Sum256(slices.Concat(common, []byte(path+"\n"), text))
+		h := sha256.New()
+		fmt.Fprintln(h, b.compiler, b.version, b.flags)
+		h.Write(build)
+		if err := headers.hash(h, path, map[string]bool{}); err != nil {
+			return nil, err
+		}
 		name, isKernel := strings.CutSuffix(filepath.Base(path), ".cu")
-		o := object{source: path, path: filepath.Join(b.cache, hex.EncodeToString(sum[:16])+".o")}
+		o := object{source: path, path: filepath.Join(b.cache, hex.EncodeToString(h.Sum(nil)[:16])+".o")}
 		if isKernel {
 			o.module = name
 		}
 		objects = append(objects, o)
 	}
 	return objects, nil
+}
+
+// reader reads sources and what they include.
+type reader struct {
+	folders []string          // of -I
+	text    map[string]string // by path
+}
+
+var include = regexp.MustCompile(`(?m)^\s*#\s*include\s+"([^"]+)"`)
+
+// hash writes the source and each header that it includes and seen does not have, by name. A header in no folder is the
+// compiler's to complain of.
+func (r reader) hash(w io.Writer, path string, seen map[string]bool) error {
+	text, ok := r.text[path]
+	if !ok {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		text = string(b)
+		r.text[path] = text
+	}
+	seen[path] = true
+	fmt.Fprintln(w, filepath.Base(path), len(text))
+	_, _ = io.WriteString(w, text) // a hash
+	for _, m := range include.FindAllStringSubmatch(text, -1) {
+		for _, dir := range append([]string{filepath.Dir(path)}, r.folders...) {
+			header := filepath.Join(dir, m[1])
+			if _, err := os.Stat(header); err != nil {
+				continue
+			}
+			if !seen[header] {
+				if err := r.hash(w, header, seen); err != nil {
+					return err
+				}
+			}
+			break
+		}
+	}
+	return nil
 }
 
 // compile makes o.path.
@@ -215,7 +253,8 @@ func (b *builder) compile(o object) error {
 	if o.module != "" { // kernels round as their source says
 		kind = []string{"-O2", "-ffp-contract=off", "-DAPR_MODULE=" + o.module}
 	}
-	args := slices.Concat(b.flags, kind, []string{"-x", "c++", "-c", o.source, "-o", temp})
+	folders := []string{"-I" + b.kernels, "-I" + b.home, "-ffile-prefix-map=" + b.root + "/="}
+	args := slices.Concat(b.flags, folders, kind, []string{"-x", "c++", "-c", o.source, "-o", temp})
 	if out, err := exec.Command(b.compiler, args...).CombinedOutput(); err != nil {
 		return fmt.Errorf("emulator: %s does not compile: %w\n%s", o.source, err, out)
 	}
