@@ -17,6 +17,7 @@ package device
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"apr/tensor"
@@ -339,11 +340,26 @@ type Arranger interface {
 	Arrange(n int, ws ...Weight)
 }
 
+// ReplayKey is all that the operations of a Replay follow from, but for what is in the memory of tensors.
+type ReplayKey struct {
+	Of      any // what they belong to; comparable
+	Numbers []int
+	Tensors []Tensor
+}
+
+// Equal reports whether two keys are one.
+func (k ReplayKey) Equal(other ReplayKey) bool {
+	return k.Of == other.Of && slices.Equal(k.Numbers, other.Numbers) && slices.Equal(k.Tensors, other.Tensors)
+}
+
 // Replayer is a Stream that can give its device many operations as one launch.
 type Replayer interface {
 	// Replay runs f, whose operations are those of an earlier call but for addresses and sizes. They take place when f
 	// has ended.
 	Replay(f func())
+	// ReplayAs is Replay where the operations of f follow from the key, and from weights and tensors being as they were:
+	// with the key of an earlier call f need not run.
+	ReplayAs(key ReplayKey, f func())
 	// Replaying says how the operations of the latest Replay ran, as far as the host knows; empty: nobody knows.
 	Replaying() string
 }

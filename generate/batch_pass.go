@@ -159,10 +159,14 @@ func (e *Engine) pass(rows []row, n int) error {
 	z := e.s.Temp("logits", device.Logits, tensor.F32, n, e.o.Vocab)
 	defer e.s.Release(z)
 	draws := e.prepare(rows, n, e.draws())
-	e.m.ExtendEach(e.s, hidden, e.paged, h.ids, h.slots, func() {
+	behind := model.Behind{Tensors: []device.Tensor{z}, Numbers: []int{0}, Run: func() {
 		e.m.Logits(e.s, z, hidden)
 		e.find(z, draws)
-	})
+	}}
+	if draws {
+		behind.Numbers[0] = 1
+	}
+	e.m.ExtendEach(e.s, hidden, e.paged, h.ids, h.slots, behind)
 	e.count(func(s *Stats) { s.Passes++ })
 	return e.take(rows, z, draws)
 }

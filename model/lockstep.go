@@ -68,17 +68,17 @@ func (m *Model) ExtendTogether(s device.Stream, dst device.Tensor, c *Lockstep, 
 		panic("model: a lock-step over other rows, or beyond its capacity")
 	}
 	t := Tokens{IDs: ids, Rows: c.rows, SeqLen: 1}
-	(&pass{m: m, s: s, t: t, act: dst.DType, lock: c}).extend(dst, func(all func()) { all() })
+	(&pass{m: m, s: s, t: t, act: dst.DType, lock: c}).extend(dst, func(_ *workspace, body func()) { body() })
 	c.length++
 }
 
 // extend runs the body over further positions of several sequences, and writes their final hidden states to
-// dst [t.Rows, h]. It gives run its operations.
-func (p *pass) extend(dst device.Tensor, run func(all func())) {
+// dst [t.Rows, h]. It gives run its operations, and the tensors that they take in turn.
+func (p *pass) extend(dst device.Tensor, run func(w *workspace, body func())) {
 	p.m.arrange(p.s, p.t.Rows)
 	w := newWorkspace(p.s, p.t.Rows)
 	x := p.inference(w)
-	run(func() {
+	run(w, func() {
 		v := p.embed(x)
 		p.perLayer(w, &perLayerActs{}, x)
 		for i := range p.m.layers {

@@ -18,27 +18,64 @@ type each struct {
 // they write where nobody reads, and nothing of them reaches another row. A sequence must not outgrow its pages,
 // or the frequencies of its rotary embeddings (see Recomputes).
 //
-// The operations of a pass, and of then, which may be nil, are those of every other pass of n rows but for what is in
-// one buffer, which is uploaded before them, and for the bucket of the longest sequence: a device.Replayer gives the
-// device all of them as one launch.
-func (m *Model) ExtendEach(s device.Stream, dst device.Tensor, c *Paged, ids []int32, slots []int, then func()) {
+// The operations of a pass, and of behind, are those of every other pass of n rows but for what is in one buffer,
+// which is uploaded before them, and for the bucket of the longest sequence: a device.Replayer gives the device
+// all of them as one launch, and needs to be told them once.
+func (m *Model) ExtendEach(s device.Stream, dst device.Tensor, c *Paged, ids []int32, slots []int, behind Behind) {
 	n := len(ids)
 	c.place(s, ids, slots)
 	t := Tokens{IDs: c.places.RowRange(0, n), Rows: n, SeqLen: 1, Positions: c.places.RowRange(n, 2*n)}
 	p := &pass{m: m, s: s, t: t, act: dst.DType, each: &each{c, slots}}
-	p.extend(dst, func(body func()) {
+	p.extend(dst, func(w *workspace, body func()) {
 		all := func() {
 			body()
-			if then != nil {
-				then()
+			if behind.Run != nil {
+				behind.Run()
 			}
 		}
-		if r, ok := s.(device.Replayer); ok {
-			r.Replay(all)
-		} else {
+		r, ok := s.(device.Replayer)
+		switch {
+		case !ok:
 			all()
+		case c.uniform(slots):
+			r.ReplayAs(device.ReplayKey{
+				Of:      c,
+				Numbers: append(c.buckets(n, slots), behind.Numbers...),
+				Tensors: slices.Concat(w.all, []device.Tensor{dst}, behind.Tensors),
+			}, all)
+		default:
+			r.Replay(all)
 		}
 	})
+}
+
+// Behind is what follows a pass in one launch with it: Run, whose operations follow from Numbers and Tensors.
+type Behind struct {
+	Run     func()
+	Numbers []int
+	Tensors []device.Tensor
+}
+
+// uniform reports whether a pass has the same operations whichever slots take part.
+func (p *Paged) uniform(slots []int) bool {
+	if !p.gathered.IsZero() || slices.ContainsFunc(p.layers, func(l pagedLayer) bool { return l.states != nil }) {
+		return false
+	}
+	return !slices.ContainsFunc(slots, func(slot int) bool { return p.class[slot] != p.class[slots[0]] })
+}
+
+// buckets returns on what numbers the operations of a pass of n rows depend: rows, class of frequencies, and the
+// bucket of each pool.
+func (p *Paged) buckets(n int, slots []int) []int {
+	all := []int{n, 0}
+	if len(slots) > 0 {
+		all[1] = p.class[slots[0]]
+	}
+	for k := range p.pools {
+		_, keys := p.placed(k, n, ofKeys)
+		all = append(all, bucketOf(slices.Max(keys)))
+	}
+	return all
 }
 
 // Replaying says how the operations of the latest pass ran; empty: the device knows one way only.

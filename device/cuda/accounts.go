@@ -22,6 +22,7 @@ type Stats struct {
 	Attentions  int64 // attention started, forward or backward
 	Graphs      int64 // CUDA graphs launched
 	GraphSets   int64 // kernels of them whose arguments changed
+	Recalled    int64 // replays whose operations were known without a call
 	GraphNanos  int64 // that the device's thread took to compare, set and launch them
 	HostWaits   int64 // times that the host waited for the device
 	Allocations int64 // of device memory and of pinned memory
@@ -38,6 +39,7 @@ func (d *Device) Stats() Stats {
 	loads, late := d.kernels.counted()
 	return Stats{
 		Graphs: d.replays.counts.launched.Load(), GraphSets: d.replays.counts.updated.Load(), GraphNanos: d.replays.counts.nanos.Load(),
+		Recalled: d.replays.counts.recalled.Load(),
 		Launches: c.launches.Load(), Products: c.products.Load(), Attentions: c.attentions.Load(), HostWaits: c.waits.Load(),
 		Allocations: c.allocations.Load(), Loads: loads, LateLoads: late,
 		Allocated: c.allocated.Load(), Pinned: c.pinned.Load(), Fetched: c.fetched.Load(),

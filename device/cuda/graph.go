@@ -28,7 +28,11 @@ type replays struct {
 	open *recording // whose operations are collected; nil: none
 
 	state  atomic.Pointer[string] // see Replaying
-	counts struct{ launched, updated, nanos atomic.Int64 }
+	counts struct{ launched, updated, nanos, recalled atomic.Int64 }
+
+	recipes    []*recording              // with a key, the latest last: see recall.go
+	epoch      atomic.Int64              // of what recipes rely on
+	collecting atomic.Pointer[recording] // open, for those who do not hold the lock
 
 	// Of the device's thread alone.
 	graphs []*graph // the latest launched last
@@ -43,6 +47,9 @@ const mostGraphs = 4
 type recording struct {
 	stream *Stream
 	ops    []*operation
+	recipe // if it has a key
+
+	graph *graph // that had its arguments last; of the device's thread alone
 }
 
 // node is a step as a graph has it.
@@ -59,17 +66,21 @@ type graph struct {
 	nodes    []node
 	captured driver.Graph
 	exec     driver.Exec
+	latest   *recording // whose arguments it has
 }
 
 // Replay runs f: see device.Replayer.
-func (s *Stream) Replay(f func()) {
+func (s *Stream) Replay(f func()) { s.collectFor(&recording{stream: s}, f) }
+
+// collectFor runs f and queues its operations, which rec collects.
+func (s *Stream) collectFor(rec *recording, f func()) {
 	r := &s.dev.replays
-	rec := &recording{stream: s}
 	r.mu.Lock()
 	if r.open != nil || s.dev.opts.NoGraphs {
 		rec = nil
 	} else {
 		r.open = rec
+		r.collecting.Store(rec)
 	}
 	r.mu.Unlock()
 	f()
@@ -81,8 +92,9 @@ func (s *Stream) Replay(f func()) {
 	if r.open != rec { // something came between
 		return
 	}
-	r.open = nil
+	r.closes()
 	if len(rec.ops) > 0 {
+		r.keep(rec)
 		s.dev.issued.Add(1)
 		s.dev.ctx.Go(func(t *driver.Thread) { s.dev.replay(t, rec) })
 	}
@@ -112,9 +124,15 @@ func (r *replays) take(o *operation) {
 		for _, c := range r.open.ops {
 			c.queue()
 		}
-		r.open = nil
+		r.closes()
 	}
 	o.queue()
+}
+
+// closes ends a collection. The lock is held.
+func (r *replays) closes() {
+	r.open = nil
+	r.collecting.Store(nil)
 }
 
 // repeats reports whether all steps can be nodes of a graph.
@@ -137,7 +155,7 @@ func (d *Device) replay(t *driver.Thread, rec *recording) {
 	if rec.stream.failed() {
 		return
 	}
-	name := fmt.Sprintf("a graph from %s to %s", rec.ops[0].name, rec.ops[len(rec.ops)-1].name)
+	name := rec.name()
 	d.doing.Store(&name)
 	start := time.Now()
 	nodes, err := d.nodes(t, rec)
@@ -164,11 +182,22 @@ func (d *Device) replay(t *driver.Thread, rec *recording) {
 		return
 	}
 	g := r.graphs[len(r.graphs)-1]
-	r.counts.launched.Add(1)
+	g.latest, rec.graph = rec, g
 	state := fmt.Sprintf("as a CUDA graph of %d kernels and products", len(g.nodes))
 	r.state.Store(&state)
+	d.launch(t, g, rec, name, start)
+}
+
+// launch launches a graph.
+func (d *Device) launch(t *driver.Thread, g *graph, rec *recording, name string, start time.Time) {
+	d.replays.counts.launched.Add(1)
 	rec.stream.fail(d.explain(name, t.LaunchGraph(g.exec, d.stream)))
-	r.counts.nanos.Add(time.Since(start).Nanoseconds())
+	d.replays.counts.nanos.Add(time.Since(start).Nanoseconds())
+}
+
+// name says what is replayed.
+func (r *recording) name() string {
+	return fmt.Sprintf("a graph from %s to %s", r.ops[0].name, r.ops[len(r.ops)-1].name)
 }
 
 // oneByOne runs operations as if they had not been collected.
@@ -259,7 +288,7 @@ func (d *Device) capture(t *driver.Thread, rec *recording, nodes []node) error {
 		if err := r.graphs[0].destroy(t); err != nil {
 			return err
 		}
-		r.graphs = r.graphs[1:]
+		r.graphs = slices.Delete(r.graphs, 0, 1) // so that nothing holds it
 	}
 	r.graphs = append(r.graphs, g)
 	return nil

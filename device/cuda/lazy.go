@@ -62,6 +62,9 @@ func (s *Stream) overwrites(dw device.Tensor) bool {
 // touched prepares a buffer for an operation: zeros that it owes are written, and copies of it are no longer valid.
 func (s *Stream) touched(b *buffer) {
 	s.settle(b)
+	if b.narrow != nil && !b.stale {
+		s.dev.replays.changed()
+	}
 	b.stale = true
 }
 

@@ -138,6 +138,7 @@ func (d *Device) takeFrom(p *pool, name string, c device.Component, n int64, tem
 	}
 	b := &buffer{}
 	if temp {
+		d.replays.taken()
 		b = p.buffer(at)
 	}
 	*b = buffer{dev: d, name: name, comp: c, temp: temp, live: true, place: at, bytes: n, size: at.slab.places.Size(n)}
@@ -152,6 +153,9 @@ func (d *Device) give(b *buffer) {
 	}
 	b.live = false
 	b.ids = nil
+	if !b.temp {
+		d.replays.changed()
+	}
 	for _, c := range b.copies {
 		d.give(c)
 	}

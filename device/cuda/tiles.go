@@ -97,6 +97,7 @@ func (s *Stream) tile(w *weight) {
 		return
 	}
 	w.tiled = true
+	s.dev.replays.changed()
 	for _, k := range w.parts {
 		step := tileStep(k.blocks, k.rows)
 		at := o.Scratch(step * k.blocks.RowBytes)
