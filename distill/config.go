@@ -133,6 +133,6 @@ func (c Config) Validate() error {
 		return fault.New(fault.Usage, "--temperature %g is not positive", c.Loss.Temperature)
 	}
 	return errors.Join(c.LoRA.validate(c), c.validateEnsemble(), c.validateGuide(), c.validateMaps(),
-		c.validateTogether(), c.validateCached(), c.Ranks.validate(c.Rows()), c.validateTeachers(),
+		c.validateTogether(), c.validateCached(), c.Ranks.Check(c.Rows()), c.validateTeachers(),
 		c.validateOnPolicy(), c.validateAlign())
 }

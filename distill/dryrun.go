@@ -35,6 +35,7 @@ type Estimate struct {
 	Cache        *CacheSize    `json:"teacher_cache,omitempty"`
 	Logits       *LogitsChoice `json:"teacher_logits,omitempty"` // null: not known, or there are none
 	LogitsReason string        `json:"teacher_logits_reason,omitempty"`
+	Ranks        *RanksPlan    `json:"ranks,omitempty"` // null: there is one; Memory and Costs are of the rank with the most rows
 	*plan.LargestBatch
 }
 
@@ -109,6 +110,9 @@ func EstimateRun(ctx context.Context, c Config, dev device.Device, obs Observer)
 	}
 	if k.Memory != nil {
 		e.describe(k)
+	}
+	if e.Ranks, err = in.planRanks(c, dev, k); err != nil {
+		return e, err
 	}
 	e.Disk = in.diskNeed(c, c.Steps)
 	if err := in.checkDisk(c, e.Steps); err != nil {

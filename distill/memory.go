@@ -41,7 +41,6 @@ type DryRun struct {
 	Balance  float64
 	Guide    Guide                   // of hidden states and attention maps
 	Types    map[string]tensor.DType // of a student in blocks, by slot
-	Leaves   int                     // parts of a step that this rank computes one after the other; 0: a step is one
 	Ranks    Group                   // who shares the rows of a step
 	OnPolicy OnPolicy
 }
@@ -57,8 +56,26 @@ const manyIDs = 64 << 20
 const maxPositions = 1 << 24
 
 // Record runs Trainer.Apply dry. Memory is that of two steps: all targets count in the second, all but the last of each
-// micro-batch in the first, where what is compacted is as large as it can be. Operations are those of the second.
-func (d DryRun) Record(s plan.Setting) (*dry.Record, error) {
+// micro-batch in the first, where what is compacted is as large as it can be. Operations are those of the second. Of
+// several ranks it is the one's that needs most, so that all of them cut their steps alike.
+func (d DryRun) Record(s plan.Setting) (most *dry.Record, err error) {
+	for rank := range max(1, d.Ranks.World) {
+		if rank != d.Ranks.alike(rank, s.BatchSize*d.Accum) {
+			continue
+		}
+		r, err := d.recordOf(rank, s)
+		if err != nil {
+			return nil, err
+		}
+		if most == nil || r.Total() > most.Total() {
+			most = r
+		}
+	}
+	return most, nil
+}
+
+// recordOf is Record of one rank.
+func (d DryRun) recordOf(rank int, s plan.Setting) (*dry.Record, error) {
 	rows, ok := product(uint64(s.BatchSize), uint64(d.Accum))
 	positions, ok2 := product(rows, uint64(d.SeqLen))
 	if !ok || !ok2 || positions > maxPositions {
@@ -66,17 +83,17 @@ func (d DryRun) Record(s plan.Setting) (*dry.Record, error) {
 			d.Accum, s.BatchSize, d.SeqLen, maxPositions).WithHint("lower --batch-size, --grad-accum or --seq-len").WithID("E-DISTILL-006")
 	}
 	target := d.Target()
-	if host := int64(positions * hostPerPosition); target.Budget > 0 && host > max(target.Budget, manyIDs) {
+	mine := uint64(d.Ranks.shareOf(int(rows))) * uint64(d.SeqLen)
+	if host := int64(mine * hostPerPosition); target.Budget > 0 && host > max(target.Budget, manyIDs) {
 		return &dry.Record{Static: map[device.Component]int64{device.Batch: host}}, nil // its ids alone do not fit
 	}
 	dev := dry.New(target)
-	return d.run(dev, dev.NewStream(), s)
+	return d.run(dev, dev.NewStream(), rank, s)
 }
 
-// run runs a step on a dry device that nothing was asked of.
-func (d DryRun) run(dev *dry.Device, stream device.Stream, s plan.Setting) (*dry.Record, error) {
+// run runs a step of a rank on a dry device that nothing was asked of.
+func (d DryRun) run(dev *dry.Device, stream device.Stream, rank int, s plan.Setting) (*dry.Record, error) {
 	all := s.BatchSize * d.Accum
-	rows := d.Ranks.shareOf(all)
 	teachers, student, err := d.models(dev)
 	if err != nil {
 		return nil, err
@@ -87,9 +104,9 @@ func (d DryRun) run(dev *dry.Device, stream device.Stream, s plan.Setting) (*dry
 	if d.said != nil && d.said.made != nil {
 		dryPass(dev, stream, d.said.Header, 1, teachers[0], d.Apart)
 	}
-	t := NewTrainer(student, stream, rows, d.SeqLen)
+	t := NewTrainer(student, stream, d.Ranks.shareOf(all), d.SeqLen)
 	t.Cut(s)
-	t.Balance, t.Ranks.Leaves = d.Balance, d.Leaves
+	t.Balance, t.Ranks = d.Balance, d.Ranks.dry(rank, dev.Share().World > 1)
 	if d.Apart {
 		t.SeparateDocuments()
 	}
@@ -115,18 +132,16 @@ func (d DryRun) run(dev *dry.Device, stream device.Stream, s plan.Setting) (*dry
 		t.OwnRows(n, d.SeqLen, d.OnPolicy.Sampled)
 	}
 	t.Optimizer = optim.Optimizer{Schedule: optim.Schedule{Kind: optim.Constant, Steps: 1}}
-	b := dryBatch(rows, d.SeqLen)
+	b := dryBatch(all, d.SeqLen)
 	if d.Apart {
 		b.Starts = make([]int32, len(b.Tokens))
 	}
 	for _, left := range []uint8{0, 1} {
-		for lo := 0; lo < b.Rows; lo += s.MicroRows {
-			b.Mask[min(lo+s.MicroRows, b.Rows)*b.SeqLen-1] = left
-		}
+		t.Ranks.maskLasts(b, s.MicroRows, left)
 		if b.TargetCount() == 0 {
 			continue // micro-batches of one position
 		}
-		for _, b.Routes = range d.splits(rows) {
+		for _, b.Routes = range d.splits(all) {
 			dev.ResetOps()
 			if writer != nil {
 				writer.Rehearse()
@@ -136,7 +151,11 @@ func (d DryRun) run(dev *dry.Device, stream device.Stream, s plan.Setting) (*dry
 			}
 		}
 	}
-	return dev.Record(), nil
+	rec := dev.Record()
+	if d.Ranks.World > 1 && !t.Ranks.Joined {
+		t.exchangedByHost(&rec.Exchange)
+	}
+	return rec, nil
 }
 
 // models makes the teachers and the student.
@@ -308,7 +327,7 @@ func (in *inputs) dryRun(c Config, target func() dry.Target) DryRun {
 	d := DryRun{
 		Target: target, Teacher: model.Describe(in.teacher), More: more, Ensemble: c.Ensemble, Student: in.studentConfig, Loss: c.Loss, Vocab: in.vocab,
 		SeqLen: c.SeqLen, Accum: c.GradAccum, Control: c.Control, Apart: c.DocumentMask, Balance: c.RouterBalance, Guide: c.Guide, Adapter: in.adapter,
-		Types: in.types, Leaves: c.Ranks.leaves(), Ranks: c.Ranks, OnPolicy: c.OnPolicy,
+		Types: in.types, Ranks: c.Ranks, OnPolicy: c.OnPolicy,
 	}
 	d.elsewhere, d.bring = in.elsewhere, nil
 	if d.said, d.dry = in.cache, true; in.made != nil {

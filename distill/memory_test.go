@@ -355,7 +355,7 @@ func TestRepeatedPartsCount(t *testing.T) {
 							t.Fatal(err)
 						}
 						dev := dry.New(d.Target())
-						want, err := d.run(dev, unrepeated{dev.NewStream()}, s)
+						want, err := d.run(dev, unrepeated{dev.NewStream()}, 0, s)
 						if err != nil {
 							t.Fatal(err)
 						}

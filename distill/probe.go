@@ -20,7 +20,7 @@ import (
 // Probe is a short measurement of a step: all of it as planned, but the teacher has its first few layers only, whose time
 // is multiplied. Ids are random.
 type Probe struct {
-	Milliseconds float64 `json:"ms_per_step"`    // estimated: measured, the missing layers added, as many rows as the step has
+	Milliseconds float64 `json:"ms_per_step"`    // estimated: measured, the missing layers added, as many rows as a rank has of the step
 	Measured     float64 `json:"measured_ms"`    // median of the timed steps, as they ran
 	TeacherBody  float64 `json:"teacher_ms"`     // of it, the teacher's layers that were there
 	Layers       int     `json:"teacher_layers"` // that were there
@@ -40,7 +40,7 @@ const (
 
 // probeRows returns how many rows a timed step has, and of a plan's setting what fits them.
 func probeRows(c Config, info device.Info, s plan.Setting) (int, plan.Setting) {
-	rows := c.Rows()
+	rows := c.Ranks.shareOf(c.Rows())
 	if info.Kind == "cpu" {
 		rows = min(rows, max(1, probePositions/c.SeqLen))
 	}
@@ -77,7 +77,7 @@ func (in *inputs) probe(ctx context.Context, c Config, k *Candidate, obs Observe
 		return nil, err
 	}
 	p.Tokens = rows * c.SeqLen
-	var total, body []float64
+	var total, body, update []float64
 	rng := rand.New(rand.NewPCG(c.Seed, 9))
 	for i := range 1 + probeSteps {
 		if err := ctx.Err(); err != nil {
@@ -96,11 +96,16 @@ func (in *inputs) probe(ctx context.Context, c Config, k *Candidate, obs Observe
 		if took := time.Since(begun); i > 0 {
 			total = append(total, milliseconds(took))
 			body = append(body, milliseconds(rec.Phases[device.PhaseTeacher]))
+			update = append(update, milliseconds(rec.Phases[device.PhaseOptimizer]))
 		}
 		obs.Advance(i+1, 1+probeSteps)
 	}
 	p.Measured, p.TeacherBody = median(total), median(body)
-	p.Milliseconds = (p.Measured + p.TeacherBody*(float64(p.Of)/float64(max(1, p.Layers))-1)) * float64(c.Rows()) / float64(rows)
+	p.Milliseconds = p.Measured + p.TeacherBody*(float64(p.Of)/float64(max(1, p.Layers))-1)
+	p.Milliseconds *= float64(c.Ranks.shareOf(c.Rows())) / float64(rows)
+	if w := float64(c.Ranks.World); w > 1 && dev.Info().Kind == "cuda" { // alone, the probe updates what W ranks share
+		p.Milliseconds -= median(update) * (1 - 1/w)
+	}
 	p.LoadSeconds = time.Since(start).Seconds()
 	return p, nil
 }
@@ -139,6 +144,9 @@ func (in *inputs) probeTrainer(c Config, dev device.Device, rows int, k *Candida
 	t := NewTrainer(student, stream, rows, c.SeqLen)
 	t.Cut(s)
 	t.Balance, t.SearchEvery = c.RouterBalance, c.searchEvery()
+	if c.Ranks.SameBits {
+		t.Ranks.Leaves = WorldLeaves / max(1, c.Ranks.World)
+	}
 	if c.DocumentMask {
 		t.SeparateDocuments()
 	}

@@ -35,6 +35,8 @@ type Ranks struct {
 	Stop   func() bool     // whether this rank wants to end after the step; nil: never
 	// Joined says that the trainer's stream is a device.Exchanger: gradients go from device to device.
 	Joined bool
+
+	dry bool // Comm is an absent, and nothing has values
 }
 
 // alone reports whether a step is computed as one part, which needs no one else.
@@ -70,10 +72,7 @@ func (r Ranks) rowsOf(b corpus.Batch) corpus.Batch {
 	if r.alone() {
 		return b
 	}
-	lo, hi, all := r.parts()
-	from, _ := collective.Shard(b.Rows, lo, all)
-	_, to := collective.Shard(b.Rows, hi-1, all)
-	return b.Slice(from, to)
+	return b.Slice(r.ownRows(b.Rows))
 }
 
 // shared is what a step that is shared with other ranks keeps until its record is complete.
@@ -243,6 +242,9 @@ func (t *Trainer) exchange(p partial, b corpus.Batch) (partial, error) {
 	}
 	p.CE, p.D, p.Entropy, p.entropy, p.known = x[0], x[1], x[2], x[3], x[4] == world
 	p.Positions, p.Agree = int64(x[5]), int64(x[6])
+	if t.Ranks.dry {
+		p.Positions = int64(t.n)
+	}
 	t.stop = x[7] > 0
 	copy(p.Sums[:], x[8:])
 	return p, nil
@@ -309,6 +311,9 @@ func (t *Trainer) sumGradients() error {
 		t.stream.(device.Exchanger).ReduceGradients(t.Ranks.Leaves > 0, t.trained())
 		return nil
 	}
+	if t.Ranks.dry { // see bucketRoom
+		return nil
+	}
 	return buckets(t.trained(), func(some []*device.Param, elements int) error {
 		host, err := t.download(some, elements, func(p *device.Param) device.Tensor { return p.Grad })
 		if err == nil {
@@ -326,11 +331,21 @@ func (t *Trainer) sumGradients() error {
 	})
 }
 
+// bucketRoom returns how many elements the largest bucket of gradients has: so much memory of the host a rank takes
+// whose gradients are added there.
+func (t *Trainer) bucketRoom() (most int) {
+	_ = buckets(t.trained(), func(_ []*device.Param, elements int) error {
+		most = max(most, elements)
+		return nil
+	})
+	return most
+}
+
 // download copies one companion of some parameters to the host, one behind the other.
 func (t *Trainer) download(some []*device.Param, elements int, of func(*device.Param) device.Tensor) ([]float32,
 	error) {
 	if cap(t.shared.host) < elements {
-		t.shared.host = make([]float32, elements)
+		t.shared.host = make([]float32, t.bucketRoom())
 	}
 	host, at := t.shared.host[:elements], 0
 	for _, p := range some {

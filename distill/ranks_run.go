@@ -48,23 +48,14 @@ func (g Group) ranks() (r Ranks) {
 	return r
 }
 
-// leaves returns how many parts of a step a rank computes one after the other; 0: a step, or a rank's share of it, is
-// one.
-func (g Group) leaves() int {
-	if !g.SameBits {
-		return 0
-	}
-	return max(1, WorldLeaves/max(1, g.World))
-}
-
 // shareOf returns how many of a step's rows a rank has at most.
 func (g Group) shareOf(rows int) int {
 	world := max(1, g.World)
 	return (rows + world - 1) / world
 }
 
-// validate refuses steps that the ranks cannot share, before they meet.
-func (g Group) validate(rows int) error {
+// Check refuses steps of `rows` rows that the ranks cannot share, before they meet.
+func (g Group) Check(rows int) error {
 	world := max(1, g.World)
 	switch {
 	case world > 1 && rows < world: // alone, the plan judges sizes

@@ -28,7 +28,7 @@ func dispatchCommand() *cli.Command {
 			"  local  a process in the background of this machine\n" +
 			"  ssh    a process on --host\n" +
 			"  slurm  a batch job, which goes back into the queue before its time is up\n" +
-			"  k8s    an Indexed Job\n" +
+			"  k8s    an Indexed Job, or with --kind jobset a JobSet\n" +
 			"With --stage precompute, slurm and k8s start --shard-count processes, as an array or an Indexed Job. With\n" +
 			"--machines they start the ranks of one run: a step of Slurm, or pods that a headless service names.",
 		Example: "apr dispatch TEACHER --student MODEL -d data.jsonl -o runs/mine\n" +
@@ -59,7 +59,7 @@ func ofAnyMachine(table []cli.Option) []cli.Option {
 type dispatchOptions struct {
 	*planOptions
 	scheduler, host, remoteDir, binary, image, claim, minDisk string
-	secret                                                    string
+	secret, kind                                              string
 	phase, falsifier                                          string // as the user says, for the record
 	dryRun, follow                                            bool
 	grace, limit                                              time.Duration
@@ -73,6 +73,8 @@ func (d *dispatchOptions) own() []cli.Option {
 		{Name: "remote-dir", Value: cli.String(&d.remoteDir, ""), Default: "ssh: apr; slurm: the working directory; k8s: /runs", Help: "working directory on the other machine; k8s: where --claim is mounted"},
 		{Name: "binary", Path: true, Value: cli.String(&d.binary, ""), Default: "local, slurm: this program; ssh, k8s: apr on PATH there", Help: "apr binary to run; ssh copies it to --remote-dir"},
 		{Name: "image", Value: cli.String(&d.image, ""), Help: "k8s: container image that holds apr and /bin/sh"},
+		{Name: "kind", Value: cli.Enum(&d.kind, kindJob, kindJob, kindJobSet),
+			Help: "k8s: submit an Indexed Job, or a JobSet, which starts all pods anew when one fails"},
 		{Name: "claim", Value: cli.String(&d.claim, "apr"), Help: "k8s: PersistentVolumeClaim that holds models, data and runs"},
 		{Name: "secret", Value: cli.String(&d.secret, ""), Help: "k8s: Secret whose keys become variables of the pods, such as AWS_ACCESS_KEY_ID"},
 		{Name: "machines", Value: cli.Int(&d.machines, 1).AtLeast(1),
@@ -99,11 +101,18 @@ func oneLine(s string) error {
 }
 
 // belongs says which scheduler an option is for.
-var belongs = map[string]string{"host": "ssh", "image": "k8s", "claim": "k8s", "secret": "k8s", "time": "slurm"}
+var belongs = map[string]string{"host": "ssh", "image": "k8s", "claim": "k8s", "secret": "k8s", "kind": "k8s",
+	"time": "slurm"}
+
+// Kinds of jobs of Kubernetes.
+const (
+	kindJob    = "job"
+	kindJobSet = "jobset"
+)
 
 // checkOwn judges the options that concern each other.
 func (d *dispatchOptions) checkOwn(s cli.Settings) error {
-	for _, name := range []string{"host", "image", "claim", "secret", "time"} {
+	for _, name := range []string{"host", "image", "claim", "secret", "kind", "time"} {
 		if s.Given(name) && d.scheduler != belongs[name] {
 			return fault.New(fault.Usage, "--%s is for --scheduler %s", name, belongs[name])
 		}
@@ -138,6 +147,7 @@ type dispatchRecord struct {
 	Falsifier   string   `json:"falsifier"` // what would show the run's claim to be false, as the user said; or diagnose.Unknown
 	RunName     string   `json:"run_name"`
 	Scheduler   string   `json:"scheduler"`
+	Kind        string   `json:"kind,omitempty"` // of Kubernetes: job or jobset
 	Host        string   `json:"host"`
 	Command     []string `json:"command"`
 	Environment []string `json:"environment"` // beyond what is found there
@@ -202,7 +212,7 @@ func (d *dispatchOptions) run(ctx context.Context, e *cli.Env) (cli.Result, erro
 		job.RunDir = filepath.Join(job.Dir, job.RunDir)
 	}
 	job.Command, job.Env = d.argv(job.Command[0], c.Output, e)
-	if err := d.spread(e.Settings, c, &job); err != nil {
+	if err := d.spread(e.Settings, &c, &job); err != nil {
 		return nil, err
 	}
 	job.Needs = d.needs()

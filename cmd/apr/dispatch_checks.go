@@ -257,7 +257,7 @@ func writeSpeed(dir string, n int) (float64, error) {
 }
 
 func (i *inspection) checkMemory(ctx context.Context) (_ verdict, err error) {
-	if i.dev, i.open, err = i.planOptions.open(i.e); err != nil {
+	if i.dev, i.open, err = i.planOptions.open(i.e, i.c.Ranks); err != nil {
 		return verdict{}, err
 	}
 	est, err := i.pre.Memory(ctx, i.dev)

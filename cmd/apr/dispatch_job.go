@@ -28,7 +28,7 @@ func (d *dispatchOptions) newJob(now time.Time) (j dispatch.Job, err error) {
 	}
 	j = dispatch.Job{
 		Ticket: "apr-" + now.Format("20060102-150405") + "-" + hex.EncodeToString(salt[:]), Host: d.host,
-		Grace: d.grace, Limit: d.limit, Image: d.image, Claim: d.claim, Secret: d.secret,
+		Grace: d.grace, Limit: d.limit, Image: d.image, Claim: d.claim, Secret: d.secret, Set: d.kind == kindJobSet,
 	}
 	if d.Backend == "cuda" {
 		j.GPUs = 1
@@ -178,7 +178,7 @@ func (d *dispatchOptions) record(j dispatch.Job) (*dispatchRecord, error) {
 	case "slurm":
 		r.Log = inDir(j.SlurmLog())
 	case "k8s":
-		r.Log = "kubectl logs job/" + j.Ticket
+		r.Log, r.Kind = "kubectl logs "+j.PodsOf(), d.kind
 	}
 	return r, nil
 }

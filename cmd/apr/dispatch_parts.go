@@ -57,6 +57,9 @@ func (d *dispatchOptions) checkParts(s cli.Settings) error {
 		return fault.New(fault.Usage, "--stage precompute needs --output, the folder of the cache there, or s3://bucket/prefix")
 	case s.Given("shard"):
 		return fault.New(fault.Usage, "--shard has no effect with dispatch: the scheduler numbers the processes; --shard-count N says how many")
+	case d.kind == kindJobSet:
+		return fault.New(fault.Usage, "--kind jobset with --stage precompute: processes that do not meet need no set").
+			WithHint("--kind job")
 	case d.machines > 1:
 		return fault.New(fault.Usage, "--machines has no effect with --stage precompute").
 			WithHint("--shard-count says how many processes there are")
@@ -111,7 +114,7 @@ func (i *inspection) checkPlace() (verdict, error) {
 
 // checkRows opens the teacher and the data and says what the cache will be.
 func (i *inspection) checkRows(ctx context.Context) (*distill.CacheSize, verdict, error) {
-	dev, _, err := i.planOptions.open(i.e)
+	dev, _, err := i.planOptions.open(i.e, distill.Group{})
 	if err != nil {
 		return nil, verdict{}, err
 	}

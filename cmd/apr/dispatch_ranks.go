@@ -43,8 +43,8 @@ func (d *dispatchOptions) ranksOfMachine(s cli.Settings) (int, error) {
 	return strconv.Atoi(d.GPUs)
 }
 
-// spread makes of a job one with ranks.
-func (d *dispatchOptions) spread(s cli.Settings, c distill.Config, job *dispatch.Job) error {
+// spread makes of a job one with ranks, whose memory the checks plan.
+func (d *dispatchOptions) spread(s cli.Settings, c *distill.Config, job *dispatch.Job) error {
 	each, err := d.ranksOfMachine(s)
 	if err != nil {
 		return err

@@ -255,7 +255,7 @@ func (o *distillOptions) unbuilt(s cli.Settings) error {
 		asked bool
 		what  string
 	}{
-		{o.GPUs != "1" && (o.precomputes() || o.writes() || o.Plan),
+		{o.GPUs != "1" && (o.precomputes() || o.writes()),
 			"--gpus " + o.GPUs + " for anything but training; --stage precompute is shared among processes by --shard"},
 		{o.WorldSize > 1 && o.precomputes(), "--stage precompute with --world-size: --shard shares it among processes"},
 	} {

@@ -193,7 +193,7 @@ func (p *planOptions) planCache(ctx context.Context, e *cli.Env) (cli.Result, er
 	if err != nil {
 		return nil, err
 	}
-	dev, _, err := p.open(e)
+	dev, _, err := p.open(e, distill.Group{})
 	if err != nil {
 		return nil, err
 	}

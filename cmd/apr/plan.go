@@ -33,7 +33,7 @@ func planCommand() *cli.Command {
 		if table[i].Name == "gpus" {
 			table[i].Value = cli.Checked(&o.GPUs, "1", countsOrAll)
 			table[i].Hidden, table[i].ListedBy, table[i].Group = false, "", ""
-			table[i].Help = "with --cluster: the numbers of GPUs to simulate, such as 8,256,4096"
+			table[i].Help = "plan for so many ranks, each on a GPU; with --cluster: the numbers to simulate, such as 8,256,4096"
 		}
 	}
 	return &cli.Command{
@@ -48,6 +48,7 @@ func planCommand() *cli.Command {
 		Example: "apr plan TEACHER --student MODEL -d data.jsonl\n" +
 			"apr plan examples/gosrc/distill.yaml --no-probe\n" +
 			"apr plan --shape qwen2.5-7b:qwen2.5-0.5b --backend cuda --memory 24 --batch-size 8 --seq-len 1024\n" +
+			"apr plan --shape qwen2.5-7b:qwen2.5-0.5b --backend cuda --memory 141 --batch-size 32 --gpus 4\n" +
 			"apr plan teacher.gguf --student-config config.json -d src/ --backend cuda --memory 24 --no-probe\n" +
 			"apr plan --cluster examples/cluster.yaml --gpus 8,256,4096",
 		Exits:   append(openExits, fault.Invalid, fault.Inference, fault.Memory),
@@ -86,9 +87,9 @@ func (p *planOptions) run(ctx context.Context, e *cli.Env) (cli.Result, error) {
 	if _, err := rank(e); err != nil {
 		return nil, err
 	}
-	if p.WorldSize > 1 || p.GPUs != "1" {
-		return nil, fault.New(fault.Unavailable, "not built yet: a plan with --world-size or --gpus").
-			WithHint("a rank needs what one process needs; --cluster FILE simulates many GPUs")
+	group, err := p.group(e)
+	if err != nil {
+		return nil, err
 	}
 	if p.noProbe && p.Probe && e.Settings.Given("probe") && !e.Settings.Over("no-probe", "probe") {
 		return nil, fault.New(fault.Usage, "--probe on and --no-probe contradict each other")
@@ -97,7 +98,7 @@ func (p *planOptions) run(ctx context.Context, e *cli.Env) (cli.Result, error) {
 	case p.precomputes() && p.shape == "":
 		return p.planCache(ctx, e)
 	case p.shape != "":
-		return p.runShape(e)
+		return p.runShape(e, group)
 	case p.Teacher == "" && p.Alpha != 0:
 		return nil, fault.New(fault.Usage, "missing argument TEACHER: model that teaches").WithHint("--shape TEACHER:STUDENT plans without files")
 	}
@@ -105,11 +106,18 @@ func (p *planOptions) run(ctx context.Context, e *cli.Env) (cli.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	dev, open, err := p.open(e)
+	c.Ranks = group
+	if err := group.Check(c.Rows()); err != nil {
+		return nil, err
+	}
+	dev, open, err := p.open(e, group)
 	if err != nil {
 		return nil, err
 	}
 	defer dev.Close()
+	if err := p.fitsHere(); err != nil {
+		return nil, err
+	}
 	if c.Probe = p.Probe && !p.noProbe && open != nil; c.Probe {
 		c.OpenDevice = open
 	}
@@ -130,11 +138,15 @@ func (p *planOptions) run(ctx context.Context, e *cli.Env) (cli.Result, error) {
 }
 
 // open opens the device to plan for, and says how to open another one for a probe; nil: the device is imagined.
-func (p *planOptions) open(e *cli.Env) (device.Device, func() (device.Device, error), error) {
+func (p *planOptions) open(e *cli.Env, g distill.Group) (device.Device, func() (device.Device, error), error) {
 	b := backend{name: p.Backend, dtype: p.DType, index: p.Device, expand: p.keepExpanded()}
 	dev, err := b.open(e)
 	if fault.KindOf(err) == fault.Unavailable && p.Backend == "cuda" && p.memory > 0 {
-		target := func() dry.Target { return cuda.ImaginedTarget(arithmetics[p.DType], p.bytes()) }
+		target := func() dry.Target {
+			t := cuda.ImaginedTarget(arithmetics[p.DType], p.bytes())
+			t.Share = shareOf(g)
+			return t
+		}
 		return imagined{dry.New(target()), target}, nil, nil
 	}
 	if err != nil {
@@ -145,6 +157,9 @@ func (p *planOptions) open(e *cli.Env) (device.Device, func() (device.Device, er
 		return nil, nil, err
 	}
 	p.opened = dev
+	if dev.gpu != nil {
+		dev.gpu.KeepShare(shareOf(g))
+	}
 	open := func() (device.Device, error) { return b.open(e) }
 	planned, ok := dev.Device.(dry.Planned)
 	if p.memory == 0 || !ok {
@@ -200,11 +215,17 @@ func (r *planResult) Text(p *cli.Page) {
 		table = strings.Replace(table, "teacher   ", "base model", 1)
 	}
 	p.Printf("%s", table)
+	if r.Ranks != nil {
+		ranksTable(p, r.Ranks)
+	}
 	pairs := []string{"verdict", strings.ReplaceAll(r.Verdict, "_", " "), "device", r.Device, "step", r.Setting}
 	if d := r.Data; d != nil {
 		pairs = append(pairs, "data", dataText(distill.Outline{
 			Files: d.Files, Documents: d.Documents, Tokens: d.Tokens, HeldTokens: d.HeldTokens, Steps: r.Steps, Epochs: r.Epochs,
 		}, cmp.Or(p.Columns(), math.MaxInt)-len("largest batch  ")))
+	}
+	if r.Ranks != nil {
+		pairs = append(pairs, ranksLines(r.Ranks, r.Backend == "cpu")...)
 	}
 	if r.Experts != "" {
 		pairs = append(pairs, "experts", r.Experts)
@@ -231,6 +252,9 @@ func (r *planResult) Text(p *cli.Page) {
 			time.Duration(*r.Seconds*float64(time.Second)).Round(time.Second), plural(r.Steps, "step"), 1e3**r.StepSeconds,
 			float64(r.TokensPerStep) / *r.StepSeconds),
 			"", "evaluations come on top; distill says the time of the whole once it has timed some steps")
+		if r.Ranks != nil {
+			pairs = append(pairs, "", "of one rank with its rows, alone: what travels between the ranks is not timed")
+		}
 	} else if r.Steps > 0 {
 		pairs = append(pairs, "steps", fmt.Sprintf("%s of %d tokens; without a probe their time is not known",
 			cli.Count(int64(r.Steps)), r.TokensPerStep))

@@ -37,18 +37,19 @@ func shapePair(shape string) (big, small arch.Config, err error) {
 
 // shapePlan is the JSON of apr plan --shape: without files there are neither outputs nor a probe, so disk and time are not known.
 type shapePlan struct {
-	Shape          string          `json:"shape"`
-	Verdict        string          `json:"verdict"` // ready, insufficient_memory
-	Memory         plan.Memory     `json:"memory"`
-	Costs          plan.Costs      `json:"costs"`
-	Setting        string          `json:"setting"`
-	TeacherBackend teacher.Backend `json:"teacher_backend"`
-	TeacherTypes   string          `json:"teacher_types"` // of the weights: bf16 or a scheme of quantize
-	BatchSize      int             `json:"batch_size"`
-	GradAccum      int             `json:"grad_accum"`
-	SeqLen         int             `json:"seq_len"`
-	Backend        string          `json:"backend"`
-	Device         string          `json:"device"`
+	Shape          string             `json:"shape"`
+	Verdict        string             `json:"verdict"` // ready, insufficient_memory
+	Memory         plan.Memory        `json:"memory"`
+	Costs          plan.Costs         `json:"costs"`
+	Setting        string             `json:"setting"`
+	TeacherBackend teacher.Backend    `json:"teacher_backend"`
+	TeacherTypes   string             `json:"teacher_types"` // of the weights: bf16 or a scheme of quantize
+	BatchSize      int                `json:"batch_size"`
+	GradAccum      int                `json:"grad_accum"`
+	SeqLen         int                `json:"seq_len"`
+	Backend        string             `json:"backend"`
+	Device         string             `json:"device"`
+	Ranks          *distill.RanksPlan `json:"ranks,omitempty"` // null: there is one
 	*plan.LargestBatch
 }
 
@@ -56,7 +57,7 @@ type shapePlan struct {
 var fileOptions = []string{"teacher", "student", "student-config", "data", "dataset", "eval-data", "output", "resume", "steps", "epochs"}
 
 // runShape plans a step of published shapes: the ways to compute the teacher in order, up to one that fits.
-func (p *planOptions) runShape(e *cli.Env) (cli.Result, error) {
+func (p *planOptions) runShape(e *cli.Env, group distill.Group) (cli.Result, error) {
 	for _, name := range fileOptions {
 		if e.Settings.Given(name) {
 			return nil, fault.New(fault.Usage, "--shape and --%s exclude each other: shapes need no files", name)
@@ -73,11 +74,18 @@ func (p *planOptions) runShape(e *cli.Env) (cli.Result, error) {
 	if most := min(big.MaxPositions, small.MaxPositions); c.SeqLen > most {
 		return nil, fault.New(fault.Usage, "--seq-len %d is more than the models' %d positions", c.SeqLen, most)
 	}
-	dev, _, err := p.open(e)
+	c.Ranks = group
+	if err := group.Check(c.Rows()); err != nil {
+		return nil, err
+	}
+	dev, _, err := p.open(e, group)
 	if err != nil {
 		return nil, err
 	}
 	defer dev.Close()
+	if err := p.fitsHere(); err != nil {
+		return nil, err
+	}
 	planned, ok := dev.(dry.Planned)
 	if !ok {
 		return nil, fault.New(fault.Unavailable, "no plan can be made for this device")
@@ -136,6 +144,7 @@ func planShape(c distill.Config, big, small arch.Config, way teacher.Backend, ta
 	d := distill.DryRun{
 		Target: target, Teacher: model.Describe(f), Form: way.Form(c.TeacherFP8), Student: small, Loss: c.Loss, Vocab: min(big.Vocab, small.Vocab),
 		SeqLen: c.SeqLen, Accum: c.GradAccum, Control: c.Control, Apart: c.DocumentMask,
+		Ranks: c.Ranks,
 	}
 	if c.Quantize != nil {
 		if d.Types, _, err = c.Quantize.Types(small); err != nil {
@@ -165,6 +174,13 @@ func planShape(c distill.Config, big, small arch.Config, way teacher.Backend, ta
 		}
 		r.LargestBatch = &largest
 	}
+	if c.Ranks.World > 1 {
+		ranks, rerr := d.PlanRanks(step)
+		if rerr != nil {
+			return nil, rerr
+		}
+		r.Ranks = ranks
+	}
 	return r, err
 }
 
@@ -178,8 +194,14 @@ func (r *shapePlan) fetches() string {
 
 // Text prints the plan.
 func (r *shapePlan) Text(p *cli.Page) {
-	p.Printf("%s\n", r.Memory.Table())
-	p.Wrapped("verdict", strings.ReplaceAll(r.Verdict, "_", " "), "device", r.Device, "step", r.Setting,
+	p.Printf("%s", r.Memory.Table())
+	var ranks []string
+	if r.Ranks != nil {
+		ranksTable(p, r.Ranks)
+		ranks = ranksLines(r.Ranks, r.Backend == "cpu")
+	}
+	p.Printf("\n")
+	p.Wrapped(append([]string{"verdict", strings.ReplaceAll(r.Verdict, "_", " "), "device", r.Device, "step", r.Setting,
 		"teacher", fmt.Sprintf("%s, its weights in %s%s", r.TeacherBackend, r.TeacherTypes, r.fetches()),
-		"largest batch", largestBatch(r.LargestBatch))
+		"largest batch", largestBatch(r.LargestBatch)}, ranks...)...)
 }

@@ -49,7 +49,8 @@ var given = map[string][]string{
 	"memory": {"24.5"}, "shape": {"7b:0.5b"}, "cluster": {"/c.yaml"}, "max-step-tokens": {"8192"}, "machines": {"2"},
 	"no-probe": {"true"}, "scheduler": {"slurm"}, "host": {"me@there"}, "remote-dir": {"/there"},
 	"binary": {"/apr"}, "image": {"r/apr:1"},
-	"claim": {"models"}, "secret": {"aws"}, "dry-run": {"true"}, "follow": {"true"}, "min-disk": {"1 GB"}, "grace": {"2m"}, "time": {"12h"}, "phase": {"4: teach"}, "falsifier": {"FT-X-001"},
+	"kind": {"jobset"}, "claim": {"models"}, "secret": {"aws"}, "dry-run": {"true"}, "follow": {"true"},
+	"min-disk": {"1 GB"}, "grace": {"2m"}, "time": {"12h"}, "phase": {"4: teach"}, "falsifier": {"FT-X-001"},
 }
 
 // settled merges the options of a command that then does nothing, and returns them; or what the command printed.

@@ -235,7 +235,7 @@ func (p *party) onMachine(e *cli.Env, o *distillOptions, m launcher.Meeting) (bo
 	if p.world = m.Nodes * each; p.world == 1 {
 		return false, nil
 	}
-	p.rank, p.local, p.by, p.rendezvous = m.Node*each, each, m.By, m.Addr
+	p.rank, p.local, p.by, p.rendezvous, p.generation = m.Node*each, each, m.By, m.Addr, m.Generation
 	if p.secret = []byte(e.Getenv(secretVariable)); len(p.secret) == 0 {
 		p.secret = []byte(m.Job)
 	}

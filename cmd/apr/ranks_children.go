@@ -71,7 +71,8 @@ func startRanks(e *cli.Env, p *party, threads int) (*startedRanks, error) {
 		k.cmd.Env = append(slices.Clone(environ), fmt.Sprintf("APR_DISTILL_RANK=%d", r),
 			fmt.Sprintf("APR_DISTILL_WORLD_SIZE=%d", p.world),
 			"APR_DISTILL_RENDEZVOUS="+p.rendezvous, startedVariable+"=1", secretVariable+"="+string(p.secret),
-			fmt.Sprintf("%s=%d", deviceVariable, p.firstDevice+i), fmt.Sprintf("GOMAXPROCS=%d", threads))
+			fmt.Sprintf("%s=%d", deviceVariable, p.firstDevice+i), fmt.Sprintf("GOMAXPROCS=%d", threads),
+			fmt.Sprintf("%s=%d", generationVariable, p.generation))
 		k.cmd.Stderr = &k.tail
 		if err := k.cmd.Start(); err != nil {
 			c.end(0, func() {})

@@ -74,7 +74,7 @@ func dispatchRecords(folder string) (all []*dispatchRecord, err error) {
 // started is the job of a record, for its scheduler.
 func (r *dispatchRecord) started() dispatch.Started {
 	s := dispatch.Started{Scheduler: r.Scheduler, Ticket: r.Ticket, Host: r.Host, Dir: r.Dir,
-		RunDir: flagValue(r.Command, "output"), Pods: r.Machines > 1}
+		RunDir: flagValue(r.Command, "output"), Pods: r.Machines > 1, Set: r.Kind == kindJobSet}
 	if len(r.Command) > 0 {
 		s.Program = r.Command[0]
 	}

@@ -103,6 +103,8 @@ type Device struct {
 	placed  int64 // temps so far
 	decode  *device.Decode
 	repeats map[any]repetition
+
+	exchange Exchange
 }
 
 var (

@@ -69,6 +69,7 @@ type Record struct {
 	Ops      []Count                    // in the order of their first coming
 	Decode   *device.Decode             // the layers of the latest position that a device may compute at once; nil: there was none
 	Waits    int                        // times that the host waited
+	Exchange Exchange                   // what this rank of several sends
 }
 
 // Record returns what was recorded so far.
@@ -77,7 +78,7 @@ func (d *Device) Record() *Record {
 	r := &Record{
 		Temps: d.target.Temps.Peak(), Most: d.most, Reserved: d.target.Reserved + d.expand + d.staging, Expand: d.expand,
 		Staging: d.staging, Host: d.host, Link: d.target.Link,
-		Ops: slices.Clone(d.list), Decode: d.decode, Waits: d.waits,
+		Ops: slices.Clone(d.list), Decode: d.decode, Waits: d.waits, Exchange: d.exchange,
 	}
 	_, r.Static = d.static.Memory()
 	_, r.Peak = d.Memory()
@@ -100,7 +101,7 @@ func (d *Device) Record() *Record {
 func (d *Device) ResetOps() {
 	clear(d.ops)
 	clear(d.repeats)
-	d.list, d.decode, d.waits = nil, nil, 0
+	d.list, d.decode, d.waits, d.exchange = nil, nil, 0, Exchange{}
 }
 
 // Total returns the bytes that the device must have.

@@ -72,6 +72,7 @@ type source struct {
 	entries                            string   // in place of world: a list of processes; see readEntries
 	lists                              []string // where world is not set: files that list processes; see readLists
 	times                              string   // rank and world number groups of that many processes
+	set                                []string // in place of all: what a JobSet says of a pod; see readJobSet
 }
 
 // sources are the launchers, from the innermost outwards.
@@ -83,8 +84,10 @@ var sources = []source{
 	{by: "torchrun", rank: "RANK", world: "WORLD_SIZE", localRank: "LOCAL_RANK", localWorld: "LOCAL_WORLD_SIZE", port: "MASTER_PORT", master: "MASTER_ADDR", localAlone: true},
 	{by: petVariables, nodes: "PET_NNODES", perNode: "PET_NPROC_PER_NODE", nodeRank: "PET_NODE_RANK",
 		port: "PET_MASTER_PORT", master: "PET_MASTER_ADDR"},
+	{by: jobSet, set: jobSetVariables, nodes: jobPods, perNode: jobRanks, nodeRank: podIndex, port: jobPort,
+		master: jobMaster, only: jobSetName},
 	{by: indexedJob, nodes: jobPods, perNode: jobRanks, nodeRank: podIndex, port: jobPort,
-		master: jobMaster, only: jobPods},
+		master: jobMaster, only: jobPods, not: jobSetName},
 	{by: "Open MPI", rank: "OMPI_COMM_WORLD_RANK", world: "OMPI_COMM_WORLD_SIZE", localRank: "OMPI_COMM_WORLD_LOCAL_RANK", localWorld: "OMPI_COMM_WORLD_LOCAL_SIZE"},
 	{by: "MVAPICH", rank: "MV2_COMM_WORLD_RANK", world: "MV2_COMM_WORLD_SIZE", localRank: "MV2_COMM_WORLD_LOCAL_RANK", localWorld: "MV2_COMM_WORLD_LOCAL_SIZE"},
 	{by: "MVAPICH 3", rank: "MVP_COMM_WORLD_RANK", world: "MVP_COMM_WORLD_SIZE", localRank: "MVP_COMM_WORLD_LOCAL_RANK", localWorld: "MVP_COMM_WORLD_LOCAL_SIZE"},
@@ -160,6 +163,7 @@ func (s source) names() []string {
 	}
 	all = append(all, s.lists...)
 	all = append(all, s.jobs...)
+	all = append(all, s.set...)
 	return slices.DeleteFunc(all, func(n string) bool { return n == "" || n == podIndex })
 }
 
@@ -339,6 +343,8 @@ func (s source) read(getenv func(string) string) (*said, error) {
 		return nil, nil
 	}
 	switch {
+	case len(s.set) > 0:
+		return s.readJobSet(getenv)
 	case s.nodes != "":
 		return s.readNodes(getenv)
 	case s.cluster != "":

@@ -40,10 +40,13 @@ const (
 )
 
 // JobVariables are the variables of an Indexed Job's pods as NAME=VALUE: how many pods there are, the ranks of each,
-// and the host name and port of pod 0.
+// and the host name and port of pod 0. Without a master they are a JobSet's, whose pods know it by JobSetLabels.
 func JobVariables(pods, ranks int, master string, port int) []string {
-	return []string{fmt.Sprintf("%s=%d", jobPods, pods), fmt.Sprintf("%s=%d", jobRanks, ranks),
-		jobMaster + "=" + master, fmt.Sprintf("%s=%d", jobPort, port)}
+	all := []string{fmt.Sprintf("%s=%d", jobPods, pods), fmt.Sprintf("%s=%d", jobRanks, ranks)}
+	if master != "" {
+		all = append(all, jobMaster+"="+master)
+	}
+	return append(all, fmt.Sprintf("%s=%d", jobPort, port))
 }
 
 // Meet is Check for a command that can be one of several ranks. Of those that torchrun, a Slurm step and Open MPI have
@@ -53,8 +56,8 @@ func JobVariables(pods, ranks int, master string, port int) []string {
 // Under torchrun rank 0 listens at MASTER_ADDR:MASTER_PORT, or at the next port where the agent of torchrun is at this
 // one already (TORCHELASTIC_USE_AGENT_STORE). In a Slurm step it listens on the first host of SLURM_STEP_NODELIST, at
 // the first of SLURM_STEP_RESV_PORTS, or a port that follows from job and step. Open MPI says no address: all ranks
-// are on one machine, or MASTER_ADDR is set. PET variables and those of an Indexed Job's manifest number machines; no
-// agent is there, so that rank 0 listens at the port itself.
+// are on one machine, or MASTER_ADDR is set. PET variables and those of an Indexed Job's or a JobSet's manifest number
+// machines; no agent is there, so that rank 0 listens at the port itself.
 func Meet(getenv func(string) string) (m Meeting, err error) {
 	m.Place, _, err = stand(getenv)
 	if err != nil {
@@ -80,9 +83,16 @@ func Meet(getenv func(string) string) (m Meeting, err error) {
 	return m, err
 }
 
-// countless refuses a manifest that says where pods meet and not how many there are.
+// countless refuses a manifest that says where pods meet, or which one this is, and not how many there are.
 func (p *Place) countless(getenv func(string) string) error {
-	if p.By != "" || getenv(jobMaster) == "" || getenv(jobPods) != "" {
+	switch {
+	case p.By != "" || getenv(jobPods) != "":
+		return nil
+	case getenv(jobSetName) != "" && getenv(podIndex) != "":
+		p.By = jobSet
+		return p.refuse(fault.In(fault.Usage, jobPods, "is not set: a JobSet gives its pods numbers, and not how many "+
+			"there are"))
+	case getenv(jobMaster) == "":
 		return nil
 	}
 	p.By = indexedJob
@@ -95,6 +105,9 @@ func (p *Place) countless(getenv func(string) string) error {
 func (m *Meeting) machines(getenv func(string) string) (bool, error) {
 	if err := m.countless(getenv); err != nil {
 		return false, err
+	}
+	if m.By == jobSet {
+		return m.jobSet(getenv)
 	}
 	i := slices.IndexFunc(sources, func(s source) bool { return s.by == m.By && s.nodes != "" })
 	if i < 0 || m.By != petVariables && m.By != indexedJob {

@@ -1,5 +1,5 @@
 // Package dispatch starts a command elsewhere: as a process of its own on this machine, on a host by ssh, as a batch job of
-// Slurm, or as a Job of Kubernetes. It renders what is submitted (a script, a manifest) and hands it to the system's own
+// Slurm, or as a Job or a JobSet of Kubernetes. It renders what is submitted (a script, a manifest) and hands it to the system's own
 // programs.
 //
 //	Job ──SSHScript──▶ ssh HOST sh -s        prints the process id
@@ -44,6 +44,9 @@ type Job struct {
 	// and may be started again as it is. 0: one run, which goes on where it was cut off.
 	Parts  int
 	Secret string // whose keys are variables of the pods; of Kubernetes
+
+	// Set makes a JobSet of the Job of Kubernetes.
+	Set bool
 
 	// Machines are the nodes or pods of one run, with Ranks ranks on each; at most 1: the command starts its ranks itself.
 	Machines, Ranks int

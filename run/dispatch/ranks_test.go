@@ -110,6 +110,82 @@ func TestRanksManifest(t *testing.T) {
 	}
 }
 
+// TestRanksJobSet: the manifest of a JobSet passes a pod's labels on, which make it the ranks that it is: at the name
+// that the set's own service gives the first pod, and after a restart of another generation.
+func TestRanksJobSet(t *testing.T) {
+	j := ranksJob()
+	j.Set = true
+	text := must(t, j)
+	golden(t, "ranks.jobset.yaml", []byte(text))
+	var set struct {
+		Kind     string
+		Metadata struct{ Name string }
+		Spec     struct {
+			Network struct {
+				EnableDNSHostnames bool `yaml:"enableDNSHostnames"`
+			}
+			ReplicatedJobs []struct {
+				Name     string
+				Replicas int
+				Template struct {
+					Spec struct {
+						Completions  int
+						BackoffLimit int `yaml:"backoffLimit"`
+						Template     struct {
+							Spec struct {
+								Subdomain  string
+								Containers []struct {
+									Env []struct {
+										Name, Value string
+										ValueFrom   struct {
+											FieldRef struct {
+												FieldPath string `yaml:"fieldPath"`
+											} `yaml:"fieldRef"`
+										} `yaml:"valueFrom"`
+									}
+								}
+							}
+						}
+					}
+				}
+			} `yaml:"replicatedJobs"`
+		}
+	}
+	if err := yaml.Unmarshal([]byte(text), &set); err != nil {
+		t.Fatal(err)
+	}
+	r := set.Spec.ReplicatedJobs[0]
+	pod := r.Template.Spec.Template.Spec
+	if set.Kind != "JobSet" || !set.Spec.Network.EnableDNSHostnames || r.Replicas != 1 || r.Template.Spec.Completions != 3 ||
+		r.Template.Spec.BackoffLimit != 0 || pod.Subdomain != "" {
+		t.Errorf("%+v", set)
+	}
+	const of = "jobset.sigs.k8s.io/"
+	for index, n := range []string{"0", "1", "2"} {
+		labels := map[string]string{of + "jobset-name": set.Metadata.Name, of + "replicatedjob-name": r.Name,
+			of + "replicatedjob-replicas": "1", of + "job-index": "0", of + "restart-attempt": "4"}
+		m, err := launcher.Meet(func(name string) string {
+			for _, e := range pod.Containers[0].Env {
+				if e.Name == name && e.Value != "" {
+					return e.Value
+				} else if e.Name == name {
+					label := strings.TrimSuffix(strings.TrimPrefix(e.ValueFrom.FieldRef.FieldPath, "metadata.labels['"), "']")
+					return labels[label]
+				}
+			}
+			return map[string]string{"JOB_COMPLETION_INDEX": n}[name]
+		})
+		if err != nil || m.Nodes != 3 || m.Node != index || m.PerNode != 8 || m.Generation != 4 ||
+			m.Addr != "apr-1-ranks-0-0.apr-1:29400" {
+			t.Errorf("pod %d: %+v, %v", index, m, err)
+		}
+		contracttest.Cases(t, 1)
+	}
+	if j.PodsOf() != "job/apr-1-ranks-0" || ranksJob().PodsOf() != "job/apr-1" {
+		t.Errorf("logs of %s", j.PodsOf())
+	}
+}
+
 func must(t *testing.T, j Job) string {
 	t.Helper()
 	text, err := j.Manifest()
@@ -148,7 +224,11 @@ func TestStopRanks(t *testing.T) {
 	if got := s.deleteJob(0); slices.Contains(got, "job,service") {
 		t.Errorf("%q", got)
 	}
-	s.Pods = true
+	s.Set, s.Pods = true, true
+	if got := s.deleteJob(0); got[2] != "jobset" || got[len(got)-1] != "apr-1" {
+		t.Errorf("%q", got)
+	}
+	s.Set, s.Pods = false, true
 	if got := s.deleteJob(0); got[2] != "job,service" || got[len(got)-1] != "apr-1" {
 		t.Errorf("%q", got)
 	}

@@ -25,6 +25,7 @@ type Started struct {
 	RunDir    string // there
 	JobID     string // of Slurm
 	Pods      bool   // of Kubernetes: there are several, with a service
+	Set       bool   // of Kubernetes: a JobSet, whose service goes with it
 }
 
 // Answer is what the other machine says of a run that was told to stop.
@@ -115,7 +116,10 @@ func (s Started) deleteJob(wait time.Duration) []string {
 		patience = "--wait=false"
 	}
 	what := "job"
-	if s.Pods {
+	switch {
+	case s.Set:
+		what = "jobset"
+	case s.Pods:
 		what = "job,service" // of one name
 	}
 	return []string{"kubectl", "delete", what, "--cascade=foreground", "--ignore-not-found", patience, "--", s.Ticket}

@@ -1,0 +1,70 @@
+package dry
+
+import "apr/device"
+
+// Exchange is what a rank gives to the others in a step, in bytes that leave its memory at least, whatever
+// algorithm carries them.
+type Exchange struct {
+	Gradients float64 `json:"gradients_sent"`
+	Weights   float64 `json:"weights_sent"`
+	Host      int64   `json:"host_buffer"` // bytes of the host's memory through which gradients go; 0: they go from device to device
+}
+
+// A stream of a target whose Share has a World above 1 is that of one of several ranks. The others are not there: what
+// would come from them has no values either.
+var _ device.Exchanger = (*Stream)(nil)
+
+// others returns (W−1)/W, which a ring of W ranks sends of what it adds or gathers.
+func (d *Device) others() float64 {
+	w := float64(max(1, d.target.Share.World))
+	return (w - 1) / w
+}
+
+// sends counts a sum of gradients: a reduce-scatter of what ranks share, and a sum of the rest on every rank, which is
+// a reduce-scatter and a gather.
+func (s *Stream) sends(params []*device.Param) {
+	for _, p := range params {
+		n := p.Rows * p.Cols
+		_, _, tail := p.Share.Own(n)
+		all := float64(tail) + 2*float64(n-tail)
+		s.dev.exchange.Gradients += 4 * all * s.dev.others()
+	}
+}
+
+// SumRanks counts what a sum of whole tensors sends.
+func (s *Stream) SumRanks(_ bool, ts ...device.Tensor) {
+	device.CheckSumRanks(ts...)
+	for _, t := range ts {
+		use(device.OpAdd, t)
+		s.dev.exchange.Gradients += 2 * 4 * float64(t.Rows*t.Cols) * s.dev.others()
+	}
+}
+
+// ReduceGradients counts what it sends.
+func (s *Stream) ReduceGradients(_ bool, params []*device.Param) { s.sends(params) }
+
+// SendGradients is ReduceGradients: gradients travel where they lie.
+func (s *Stream) SendGradients(params []*device.Param) { s.sends(params) }
+
+// GatherWeights counts what a gather of the weights that products read sends.
+func (s *Stream) GatherWeights(params []*device.Param) {
+	for _, p := range params {
+		_, _, tail := p.Share.Own(p.Rows * p.Cols)
+		s.dev.exchange.Weights += float64(s.dev.target.Matrices.RowBytes(tail)) * s.dev.others()
+	}
+}
+
+// Arrive does nothing: nothing is on its way.
+func (s *Stream) Arrive() {}
+
+// GatherWhole, TakeShare, Spread and Widen move values, in memory that is there.
+func (s *Stream) GatherWhole(*device.Param, device.Companion) {}
+
+// TakeShare moves values.
+func (s *Stream) TakeShare(*device.Param, device.Companion) {}
+
+// Spread moves values.
+func (s *Stream) Spread(*device.Param) {}
+
+// Widen moves values.
+func (s *Stream) Widen(*device.Param) {}
