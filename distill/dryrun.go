@@ -35,7 +35,7 @@ type Estimate struct {
 	Cache        *CacheSize    `json:"teacher_cache,omitempty"`
 	Logits       *LogitsChoice `json:"teacher_logits,omitempty"` // null: not known, or there are none
 	LogitsReason string        `json:"teacher_logits_reason,omitempty"`
-	Ranks        *RanksPlan    `json:"ranks,omitempty"` // null: there is one; Memory and Costs are of the rank with the most rows
+	Ranks        *RanksPlan    `json:"ranks,omitempty"` // null: there is one; Memory and Costs are of one that needs most
 	*plan.LargestBatch
 }
 

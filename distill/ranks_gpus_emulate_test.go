@@ -73,8 +73,8 @@ func onGPUs(t *testing.T, g Group, c arch.Config, s plan.Setting, batches []corp
 }
 
 // train takes the steps of a rank and gathers what all ranks have.
-func (own *gpuRank) train(d *cuda.Device, comm collective.Comm, te *teacher.Resident, c arch.Config, g Group, set plan.Setting,
-	batches []corpus.Batch) error {
+func (own *gpuRank) train(d *cuda.Device, comm collective.Comm, te *teacher.Resident, c arch.Config, g Group,
+	set plan.Setting, batches []corpus.Batch) error {
 	if g.World > 1 {
 		if err := JoinDevices(comm, d); err != nil {
 			return err

@@ -108,8 +108,8 @@ func ranksLines(r *distill.RanksPlan, host bool) []string {
 		for _, k := range r.Ranks {
 			sum += k.Memory.Total + k.Exchange.Host
 		}
-		lines = append(lines, "", fmt.Sprintf("together %s of this machine, if all are here; of it %s each for gradients on their way",
-			plan.Amount(sum), plan.Amount(least.Exchange.Host)))
+		const together = "together %s of this machine, if all are here; of it %s each for gradients on their way"
+		lines = append(lines, "", fmt.Sprintf(together, plan.Amount(sum), plan.Amount(least.Exchange.Host)))
 	} else {
 		lines = append(lines, "", "gradients and weights travel where they lie: no copies")
 	}

@@ -7,7 +7,8 @@ import "apr/device"
 type Exchange struct {
 	Gradients float64 `json:"gradients_sent"`
 	Weights   float64 `json:"weights_sent"`
-	Host      int64   `json:"host_buffer"` // bytes of the host's memory through which gradients go; 0: they go from device to device
+	// Host are the bytes of the host's memory through which gradients go; 0: they go from device to device.
+	Host int64 `json:"host_buffer"`
 }
 
 // A stream of a target whose Share has a World above 1 is that of one of several ranks. The others are not there: what
