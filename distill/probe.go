@@ -20,7 +20,7 @@ import (
 // Probe is a short measurement of a step: all of it as planned, but the teacher has its first few layers only, whose time
 // is multiplied. Ids are random.
 type Probe struct {
-	Milliseconds float64 `json:"ms_per_step"`    // estimated: measured, the missing layers added, as many rows as a rank has
+	Milliseconds float64 `json:"ms_per_step"`    // estimated: measured, the missing layers added, all rows of a rank
 	Measured     float64 `json:"measured_ms"`    // median of the timed steps, as they ran
 	TeacherBody  float64 `json:"teacher_ms"`     // of it, the teacher's layers that were there
 	Layers       int     `json:"teacher_layers"` // that were there

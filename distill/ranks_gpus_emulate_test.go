@@ -122,8 +122,8 @@ func (own *gpuRank) train(d *cuda.Device, comm collective.Comm, te *teacher.Resi
 	return nil
 }
 
-// The plan of a rank on a GPU is what it reserves, to the byte, and its steps then take nothing more: with shares of the
-// training state, with gradients that travel beside the backward pass, and with parts that are computed one after the
+// The plan of a rank on a GPU is what it reserves, to the byte, and its steps then take nothing more: with shares of
+// the training state, with gradients that travel beside the backward pass, and with parts that are computed one after the
 // other. What lives long is planned by component.
 func TestCUDAPlanOfRanks(t *testing.T) {
 	openEmulator(t)
@@ -141,7 +141,8 @@ func TestCUDAPlanOfRanks(t *testing.T) {
 				if n := own.finished.Allocated - own.prepared.Allocated; n != 0 {
 					t.Errorf("rank %d: %d bytes more than planned", r, n)
 				}
-				for _, c := range []device.Component{device.TeacherWeights, device.StudentWeights, device.Gradients, device.Moments} {
+				for _, c := range []device.Component{device.TeacherWeights, device.StudentWeights, device.Gradients,
+					device.Moments} {
 					if own.planned.Peak[c] != own.held[c] {
 						t.Errorf("rank %d: %d bytes of %v, planned %d", r, own.held[c], c, own.planned.Peak[c])
 					}

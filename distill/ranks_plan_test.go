@@ -80,7 +80,9 @@ func TestPlanOfRanks(t *testing.T) {
 
 // heldByRanks takes steps with ranks that are goroutines, each on a CPU device of its own, and returns by rank what was
 // held at most, and the bytes of the buffer for gradients.
-func heldByRanks(t *testing.T, in *inputs, c Config, s plan.Setting) (held []map[device.Component]int64, buffers []int64) {
+func heldByRanks(t *testing.T, in *inputs, c Config, s plan.Setting) (
+	held []map[device.Component]int64, buffers []int64,
+) {
 	t.Helper()
 	world := c.Ranks.World
 	held, buffers = make([]map[device.Component]int64, world), make([]int64, world)

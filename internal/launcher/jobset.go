@@ -108,8 +108,8 @@ func (s source) readJobSet(getenv func(string) string) (*said, error) {
 	return all, s.checkPort(getenv)
 }
 
-// jobSet is the meeting of a JobSet's pods: at the first pod of the first Job, as the set's headless service names it, or
-// at APR_JOB_MASTER. A restart of the set is a generation.
+// jobSet is the meeting of a JobSet's pods: at the first pod of the first Job, as the set's headless service names it,
+// or at APR_JOB_MASTER. A restart of the set is a generation.
 func (m *Meeting) jobSet(getenv func(string) string) (bool, error) {
 	n, err := numbersOfSet(getenv)
 	if err != nil {

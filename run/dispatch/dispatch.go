@@ -1,6 +1,6 @@
 // Package dispatch starts a command elsewhere: as a process of its own on this machine, on a host by ssh, as a batch job of
-// Slurm, or as a Job or a JobSet of Kubernetes. It renders what is submitted (a script, a manifest) and hands it to the system's own
-// programs.
+// Slurm, or as a Job or a JobSet of Kubernetes. It renders what is submitted (a script, a manifest) and hands it to the
+// system's own programs.
 //
 //	Job ──SSHScript──▶ ssh HOST sh -s        prints the process id
 //	    ──SlurmScript──▶ sbatch --parsable   prints the job's id

@@ -156,8 +156,8 @@ func TestRanksJobSet(t *testing.T) {
 	}
 	r := set.Spec.ReplicatedJobs[0]
 	pod := r.Template.Spec.Template.Spec
-	if set.Kind != "JobSet" || !set.Spec.Network.EnableDNSHostnames || r.Replicas != 1 || r.Template.Spec.Completions != 3 ||
-		r.Template.Spec.BackoffLimit != 0 || pod.Subdomain != "" {
+	if set.Kind != "JobSet" || !set.Spec.Network.EnableDNSHostnames || r.Replicas != 1 ||
+		r.Template.Spec.Completions != 3 || r.Template.Spec.BackoffLimit != 0 || pod.Subdomain != "" {
 		t.Errorf("%+v", set)
 	}
 	const of = "jobset.sigs.k8s.io/"
