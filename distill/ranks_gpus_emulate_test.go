@@ -123,8 +123,8 @@ func (own *gpuRank) train(d *cuda.Device, comm collective.Comm, te *teacher.Resi
 }
 
 // The plan of a rank on a GPU is what it reserves, to the byte, and its steps then take nothing more: with shares of
-// the training state, with gradients that travel beside the backward pass, and with parts that are computed one after the
-// other. What lives long is planned by component.
+// the training state, with gradients that travel beside the backward pass, and with parts that are computed one after
+// the other. What lives long is planned by component.
 func TestCUDAPlanOfRanks(t *testing.T) {
 	openEmulator(t)
 	t.Setenv("APR_EMULATOR_DEVICES", "8")
