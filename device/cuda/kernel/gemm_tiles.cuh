@@ -37,7 +37,7 @@ struct TilesArgs {
     u32 cols, tokens, width; // of W and x, of x and y, of y
     u32 flags;               // as in RowsArgs
     u32 parts, stages, shares, pitch; // shares of a row's spans; bytes of a stage
-    u32 warps, none;                  // warps of a block that have tiles
+    u32 warps, chunk;                 // warps of a block that have tiles; of products by codes, spans of x in shared memory at a time
 };
 
 // Decoded makes bfloat16 of codes. A code is put into the mantissa of a float whose exponent is known, BASE: then s·(q − bias) − off is

@@ -55,8 +55,7 @@ type tilesArgs struct {
 	cols, tokens, width       uint32
 	flags                     uint32
 	parts, stages, shares     uint32
-	pitch, warps              uint32
-	_                         uint32
+	pitch, warps, chunk       uint32
 }
 
 // TileProductServes reports whether GemmTiles takes this matrix once it is in tiles.
@@ -76,16 +75,22 @@ func TileProductModule(d tensor.DType) string {
 // TileProductModules names the modules that GemmTiles needs for a matrix whose parts are of these types, with + between them.
 func TileProductModules(types string) (all []string) {
 	for d := range layersTypes {
-		if m := TileProductModule(d); slices.Contains(strings.Split(types, "+"), d.String()) && !slices.Contains(all, m) {
-			all = append(all, m)
+		m := TileProductModule(d)
+		if !slices.Contains(strings.Split(types, "+"), d.String()) || slices.Contains(all, m) {
+			continue
+		}
+		if all = append(all, m); m == tilesK {
+			all = append(all, tilesC)
 		}
 	}
 	return all
 }
 
-// GemmTiles computes y = x·Wᵀ (+ bias), or y += with add, for up to TileProductRows rows of x of bfloat16. W is the rows of parts, each
-// in tiles as Tile leaves them; of a part the first rows may be asked for, and its tiles are whole. Codes are rounded to bfloat16 as
-// Dequantize rounds them, and sums are float32; with one row of x they are multiplied as Gemv does.
+// GemmTiles computes y = x·Wᵀ (+ bias), or y += with add, for up to TileProductRows rows of x of bfloat16. W is the
+// rows of parts, each in tiles as Tile leaves them; of a part the first rows may be asked for, and its tiles are
+// whole. Sums are float32. Values of Q8_0, Q4_0 and Q5_0 are rounded to bfloat16 as Dequantize rounds them; of Q4_K,
+// Q5_K and Q6_K it is codes times codes of scales that are rounded, see gemm_tiles_codes.cuh; with one row of x they
+// are multiplied as Gemv does.
 //
 // Bytes moved: those of the blocks, once; x once for each group of rows of W that blocks share it for.
 func GemmTiles(q Queue, y, x Mat, parts []Blocks, bias Mat, add bool) {
@@ -157,6 +162,10 @@ func newTiles(parts []Blocks, x Mat) *tilesArgs {
 }
 
 func (a *tilesArgs) launch(q Queue, parts []Blocks) {
+	if a.byCodes(parts) {
+		a.launchCodes(q, parts)
+		return
+	}
 	s := shapeTiles(parts, int(a.tokens), a.product != 0, q.Multiprocessors())
 	a.stages, a.pitch, a.shares, a.warps = uint32(s.stages), uint32(s.pitch), uint32(s.shares), uint32(s.warps)
 	threads, shared := 32*s.warps, s.stages*s.pitch
@@ -174,14 +183,19 @@ func (a *tilesArgs) launch(q Queue, parts []Blocks) {
 		Module: module, Kernel: fmt.Sprintf("gemm_tiles_%s_%d", suffix, 8*s.columns),
 		Grid: [3]int{s.groups, s.shares, 1}, Block: threads, Shared: shared, Args: unsafe.Pointer(a),
 	})
-	if s.shares == 1 {
-		return
+	if s.shares > 1 {
+		a.join(q, module, "tiles_join_"+suffix)
 	}
+}
+
+// join launches the sum of shares.
+func (a *tilesArgs) join(q Queue, module, name string) {
 	columns := int(a.width)
 	if a.product != 0 {
 		columns /= 2
 	}
-	q.Launch(Launch{Module: module, Kernel: "tiles_join_" + suffix, Grid: [3]int{ceil(columns, 256), int(a.tokens), 1}, Block: 256, Args: unsafe.Pointer(a)})
+	grid := [3]int{ceil(columns, 256), int(a.tokens), 1}
+	q.Launch(Launch{Module: module, Kernel: name, Grid: grid, Block: 256, Args: unsafe.Pointer(a)})
 }
 
 // tilesShape is how a product is cut. Bits depend on the shares of a row's spans alone.

@@ -7,6 +7,40 @@ import (
 	"apr/tensor"
 )
 
+// TestCodesShape: how products by codes are cut keeps to the bounds of kernels and multiprocessors, every span of
+// every tile is in one block, and x of a share is in shared memory at once where it is little.
+func TestCodesShape(t *testing.T) {
+	for _, d := range []tensor.DType{tensor.Q4_K, tensor.Q5_K, tensor.Q6_K} {
+		for _, s := range [][2]int{{16, 256}, {512, 3584}, {3584, 18944}, {18944, 3584}, {28672, 8192}, {8192, 28672}} {
+			for _, n := range []int{2, 8, 9, 16, 17, codesRows} {
+				for _, multiprocessors := range []int{0, 1, 78, 132} {
+					for _, gated := range []bool{false, true} {
+						w := []Blocks{NewBlocks(1<<32, s[0], s[1], d), NewBlocks(1<<33, s[0], s[1], d)}
+						c := shapeCodes(w, n, gated, multiprocessors)
+						name := fmt.Sprintf("%v, %d × %d, %d rows of x, %d multiprocessors: %+v", d, s[0], s[1], n, multiprocessors, c)
+						size := TileRows * int(d.RowBytes(256)) // and, of Q6_K, what is copied before a span
+						if d == tensor.Q6_K {
+							size += codesAlign - 16
+						}
+						if c.warps < 2 || c.warps > codesWarps || c.warps%2 != 0 || c.stages < 2 || c.stages > codesStages {
+							t.Errorf("%s: warps or stages", name)
+						}
+						if c.shared() > tilesShared || c.pitch%codesAlign != 0 || c.pitch < size {
+							t.Errorf("%s: shared memory", name)
+						}
+						if 8*c.columns < n || c.groups*c.warps < 2*s[0]/TileRows || c.shares*c.spans < s[1]/256 || c.chunk > c.spans {
+							t.Errorf("%s: blocks", name)
+						}
+						if n <= 8 && s[1] <= 3584 && c.chunk != c.spans {
+							t.Errorf("%s: x comes in chunks", name)
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
 // TestTilesShape: how products are cut keeps to the bounds of kernels and multiprocessors, and every span of every tile is in one block.
 func TestTilesShape(t *testing.T) {
 	for _, d := range []tensor.DType{tensor.Q4_K, tensor.Q5_K, tensor.Q6_K, tensor.Q8_0, tensor.Q4_0, tensor.Q5_0} {
@@ -47,9 +81,12 @@ func total(parts []int) (n int) {
 	return n
 }
 
-// TestTileProductModules: each type is of one module, types without tiles of none.
+// TestTileProductModules: types of one group are of one module, Q4_K, Q5_K and Q6_K of two, types without tiles of
+// none.
 func TestTileProductModules(t *testing.T) {
-	for types, want := range map[string]int{"q4_k": 1, "q4_k+q6_k": 1, "q8_0": 1, "q4_k+q8_0": 2, "bf16": 0, "iq4_xs": 0, "": 0} {
+	for types, want := range map[string]int{
+		"q4_k": 2, "q4_k+q6_k": 2, "q8_0": 1, "q4_k+q8_0": 3, "bf16": 0, "iq4_xs": 0, "": 0,
+	} {
 		if got := TileProductModules(types); len(got) != want {
 			t.Errorf("%q: %v", types, got)
 		}

@@ -17,27 +17,39 @@ import (
 // tileTypes are those that have tiles.
 var tileTypes = []tensor.DType{tensor.Q4_K, tensor.Q5_K, tensor.Q6_K, tensor.Q8_0, tensor.Q4_0, tensor.Q5_0}
 
-// inTiles makes a matrix of random blocks in tiles, and the values that products of several rows read: rounded to bfloat16.
-func (l *lab) inTiles(d tensor.DType, rows, cols int) (Blocks, []float32) {
-	b, values := l.tiled(d, rows, cols)
-	for i, v := range values {
-		values[i] = tensor.BF16ToF32(tensor.F32ToBF16(v))
-	}
-	return b, values
+// inTiles makes a matrix of random blocks in tiles, with what products of several rows read.
+func (l *lab) inTiles(d tensor.DType, rows, cols int) (Blocks, coded) {
+	b, _, c := l.tiledCodes(d, rows, cols)
+	return b, c
 }
 
 // tiled is inTiles with the values as they are, which products of one row read.
 func (l *lab) tiled(d tensor.DType, rows, cols int) (Blocks, []float32) {
+	b, values, _ := l.tiledCodes(d, rows, cols)
+	return b, values
+}
+
+func (l *lab) tiledCodes(d tensor.DType, rows, cols int) (Blocks, []float32, coded) {
 	content := l.randomBlocks(d, rows*int(d.RowBytes(cols)), false)
 	b, values := l.blocks(d, rows, cols, 0, content)
 	ptr, _ := l.alloc(rows * b.RowBytes)
 	Tile(l.op(), ptr, b, false)
-	return NewBlocks(ptr, rows, cols, d), values
+	return NewBlocks(ptr, rows, cols, d), values, codes(d, content, values, cols)
 }
 
-// TestGemmTiles: products of 1 … 64 rows with all types, against float64 of the blocks as Dequantize rounds them or, of one row, of x as Gemv
-// rounds it; of rows that end within a
-// tile, of columns that end within a span, with bias, added, and however blocks share the spans.
+// joined is rows of several matrices, one after the other.
+func joined(all ...coded) (r coded) {
+	r.cols = all[0].cols
+	for _, c := range all {
+		r.value, r.group = append(r.value, c.value...), append(r.group, c.group...)
+		r.rounded = append(r.rounded, c.rounded...)
+	}
+	return r
+}
+
+// TestGemmTiles: products of 1 … 64 rows with all types, by codes and by values, against float64 of the blocks as
+// they are rounded or, of one row, of x as Gemv rounds it; of rows that end within a tile, of columns that end within
+// a span, with bias, added, and however blocks share the spans.
 func TestGemmTiles(t *testing.T) {
 	for _, d := range tileTypes {
 		for i, c := range []struct{ n, in, rows, out int }{
@@ -52,23 +64,23 @@ func TestGemmTiles(t *testing.T) {
 			t.Run(fmt.Sprintf("%v/%v", d, c), func(t *testing.T) {
 				l := newLab(t)
 				l.lead, l.gap, l.multiprocessors = 8*(i%2), 8*(i%3), []int{1, 6, 132}[i%3]
-				w, values := l.tiled(d, c.rows, c.in)
+				w, values, byCodes := l.tiledCodes(d, c.rows, c.in)
 				x, bias, before := l.random(c.n, c.in, 1), l.random(1, c.out, 1), l.random(c.n, c.out, 1)
 				xt, bt := l.in(tensor.BF16, x), l.in(tensor.F32, bias)
+				wanted := byCodes.want
 				if c.n == 1 {
 					x = integers(x)
-				} else {
-					for i, v := range values {
-						values[i] = tensor.BF16ToF32(tensor.F32ToBF16(v))
+					wanted = func(x ref.Mat, bias, y *ref.Mat, out int) (ref.Mat, ref.Mat) {
+						return gemvWant(x, values, bias, y, out)
 					}
 				}
 				for _, o := range []tensor.DType{tensor.F32, tensor.BF16} {
 					y, added := l.out(o, c.n, c.out), l.inout(o, before)
 					GemmTiles(l.op(), y, xt, []Blocks{w.Slice(0, c.out)}, bt, false)
 					GemmTiles(l.op(), added, xt, []Blocks{w.Slice(0, c.out)}, Mat{}, true)
-					want, size := gemvWant(x, values, &bias, nil, c.out)
+					want, size := wanted(x, &bias, nil, c.out)
 					checkGemv(t, l, y, want, size, c.in)
-					want, size = gemvWant(x, values, nil, &before, c.out)
+					want, size = wanted(x, nil, &before, c.out)
 					checkGemv(t, l, added, want, size, c.in)
 				}
 			})
@@ -76,10 +88,17 @@ func TestGemmTiles(t *testing.T) {
 	}
 }
 
+// byValues has the test's products by values.
+func byValues(t *testing.T) {
+	t.Cleanup(func() { ByCodes = true })
+	ByCodes = false
+}
+
 // TestGemmTilesBits: what a lane decodes is what Dequantize gives, bit for bit: of x with a single 1 the product is a column of W. Blocks
 // are quantised values, whose d and dmin are near each other.
 func TestGemmTilesBits(t *testing.T) {
 	const rows, cols = 32, 512
+	byValues(t)
 	for _, d := range tileTypes {
 		t.Run(d.String(), func(t *testing.T) {
 			l := newLab(t)
@@ -114,20 +133,27 @@ func TestGemmTilesBits(t *testing.T) {
 // TestGemmTilesParts: parts of several types, more than a launch takes, make their columns of y and no others; a row of x gives the bits
 // that it gives beside others.
 func TestGemmTilesParts(t *testing.T) {
-	const n, cols = 37, 512
+	for _, n := range []int{codesRows - 3, codesRows + 5} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) { checkParts(t, n) })
+	}
+}
+
+func checkParts(t *testing.T, n int) {
+	const cols = 512
 	l := newLab(t)
 	var parts []Blocks
-	var values []float32
+	var values []coded
 	for i, d := range []tensor.DType{tensor.Q4_K, tensor.Q4_K, tensor.Q6_K, tensor.Q8_0, tensor.Q5_K, tensor.Q6_K, tensor.Q4_K, tensor.Q5_K, tensor.Q4_K, tensor.Q4_0} {
 		w, v := l.inTiles(d, 16*(1+i%3), cols)
-		parts, values = append(parts, w), append(values, v...)
+		parts, values = append(parts, w), append(values, v)
 	}
-	out := len(values) / cols
+	all := joined(values...)
+	out := len(all.value) / cols
 	x, bias := l.random(n, cols, 1), l.random(1, out, 1)
 	xt, bt := l.in(tensor.BF16, x), l.in(tensor.F32, bias)
 	y := l.out(tensor.F32, n, out)
 	GemmTiles(l.op(), y, xt, parts, bt, false)
-	want, size := gemvWant(x, values, &bias, nil, out)
+	want, size := all.want(x, &bias, nil, out)
 	checkGemv(t, l, y, want, size, cols)
 	some := l.out(tensor.F32, n-4, out)
 	GemmTiles(l.op(), some, xt.rows(4, n), parts, bt, false)
@@ -153,7 +179,7 @@ func TestGemmTilesSwiGLU(t *testing.T) {
 			xt := l.in(tensor.BF16, x)
 			gu, m := l.out(tensor.BF16, c.n, 2*c.f), l.out(tensor.BF16, c.n, c.f)
 			GemmTilesSwiGLU(l.op(), m, gu, xt, gate, up, true)
-			want, size := gemvWant(x, append(values, more...), nil, nil, 2*c.f)
+			want, size := joined(values, more).want(x, nil, nil, 2*c.f)
 			checkGemv(t, l, gu, want, size, c.in)
 			product := l.out(tensor.BF16, c.n, c.f)
 			GLU(l.op(), product, gu, device.SiLU)
