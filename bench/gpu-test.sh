@@ -5,7 +5,7 @@
 #   APR_GPU_OUT=DIR    keeps what was measured there (empty, or it does not exist yet); contracts.json is for make trust,
 #                      families.json for make families
 #   ONLY="PART …"      nothing but these parts: contracts (8 minutes), tests, families (1 minute), race, speed. speed is for
-#                      about 10 minutes: the race of Qwen3 and Llama pairs, teachers with experts, tf32, passes of few rows, decode,
+#                      about 10 minutes: the race of Qwen3 and Llama pairs, teachers with experts, tf32, passes of few rows and of slots, decode,
 #                      DeltaNet; ends with 1 if a goal is missed. PyTorch compiles its own experts for minutes: PAIRS=qwen3-30b-a3b:qwen3-0.6b WAYS=torch
 #   LIMIT=SECONDS      begins no measurement of the race after so many seconds: the table then has what was measured
 #   PAIRS, ROUNDS, WAYS, BATCH, SEQ as for bench/peer/race-cuda.sh; PAIRS=none leaves the race out
@@ -59,10 +59,10 @@ if asked tests; then
 	tests device/cuda -test.skip 'Speed|Rate|Cost|FortyGiB'
 	tests distill -test.run CUDA
 	tests cmd/apr -test.run CUDA -test.skip CUDAPair
-	decode="OverlapBits|DecodeAgrees|DecodeNaN|DecodeBandwidth|PromptAfterDecode|GenerationPlan|FloorCUDA"
+	decode="OverlapBits|DecodeAgrees|DecodeNaN|DecodeBandwidth|PromptAfterDecode|GenerationPlan|FloorCUDA|SlotsInTiles"
 fi
 if asked speed; then
-	decode="${decode:+$decode|}DecodeFamilies|DecodeExperts|DeltaSpeed|FewRowSpeed"
+	decode="${decode:+$decode|}DecodeFamilies|DecodeExperts|DeltaSpeed|FewRowSpeed|SlotSpeed"
 fi
 [ -z "$decode" ] || tests bench -test.run "$decode"
 if asked families; then
