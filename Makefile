@@ -61,7 +61,7 @@ falsify: ## every check of contracts/, and every mutant that it must find
 	$(GO) run ./cmd/apr contract falsify --allow-unavailable
 
 # What CI has time for, of each change. The checks of one of them run on the emulated GPU.
-SAMPLE := cuda-unified-memory-allocator-v1 distillation-smoke-v1 kernel-prewarm-v1 launcher-ranks-v1 number-formats-v1
+SAMPLE := batch-honesty-v1 cuda-unified-memory-allocator-v1 distillation-smoke-v1 kernel-prewarm-v1 number-formats-v1
 
 falsify-sample: ## the same for five contracts
 	$(GO) run ./cmd/apr contract falsify --allow-unavailable $(SAMPLE)
