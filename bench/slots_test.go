@@ -3,6 +3,7 @@
 package bench_test
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 
@@ -10,6 +11,7 @@ import (
 	"apr/convert"
 	"apr/device"
 	"apr/device/cuda"
+	"apr/generate"
 	"apr/model"
 	"apr/tensor"
 )
@@ -22,7 +24,7 @@ func TestSlotsInTiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const rows, passes, vocab = 64, 6, 600
+	const rows, passes, vocab = 64, 5, 600
 	run := func(o cuda.Options) (all [][]float32, last cuda.Stats) {
 		findDriver(t)
 		d, err := cuda.Open(o)
@@ -112,4 +114,55 @@ func (p *slots) pass(n, i int) {
 		p.s.ArgMax(p.chosen, p.best.RowRange(0, rows), p.z)
 		p.s.(device.NextDrawer).DrawNext(p.chosen, p.best.RowRange(rows, 2*rows), p.z, device.Tensor{}, p.keys, p.limits)
 	}})
+}
+
+// TestTextsInTiles: texts of an engine over matrices in tiles are the same alone and among others, of which one is read
+// in rows while others write.
+func TestTextsInTiles(t *testing.T) {
+	t.Setenv("APR_EMULATOR_CC", "9.0")
+	f, err := bench.RandomQuantised(small(t, 512, 640), 7, convert.Q4_K_M)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := openCUDA(t)
+	defer d.Close()
+	m, err := model.LoadFrozenAs(d, f, device.StudentWeights, device.Form{Blocks: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	requests := make([]generate.Request, 3)
+	for i := range requests {
+		requests[i] = generate.Request{
+			Options: generate.Options{MaxTokens: 2 + i, Temperature: .8, TopP: .95, Seed: 3}, LogProbs: -1,
+			Prompt: []int32{5, 7, 11, 13, 17}[:1+2*i],
+		}
+	}
+	write := func(slots int, requests []generate.Request) (all []string) {
+		e := generate.NewEngine(m, d.NewStream(), generate.EngineOptions{
+			Slots: slots, Capacity: 16, Rows: generate.PassRows(d), Vocab: 600,
+		})
+		defer e.Close()
+		var texts []*generate.Sequence
+		for _, r := range requests {
+			q, err := e.Submit(t.Context(), r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			texts = append(texts, q)
+		}
+		for _, q := range texts {
+			r, err := q.Result()
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, fmt.Sprint(r.IDs))
+		}
+		return all
+	}
+	together := write(2, requests)
+	for i, r := range requests {
+		if alone := write(1, []generate.Request{r}); alone[0] != together[i] {
+			t.Errorf("text %d is %s, alone %s", i, together[i], alone[0])
+		}
+	}
 }
