@@ -124,8 +124,13 @@ live() {
 }
 
 giant() {
-	local way=stream from=$SECONDS
+	local way=stream from=$SECONDS room
 	[ "$BACKEND" = cuda ] || way=auto
+	room=$(df --output=avail -BG "$temp" | tail -n 1 | tr -dc 0-9)
+	if [ "$LAYERS" = 0 ] && [ "${room:-0}" -lt 46 ]; then
+		note "giant: left out, ${room} GiB of disk are free"
+		return
+	fi
 	model "$GIANT" 240 128256 || return
 	data[1]=$temp/giant.jsonl
 	SECONDS_EACH=300 precompute giant "$GIANT" --teacher-backend $way
