@@ -19,7 +19,12 @@ func letter(from, to, i int) []byte {
 // Messages arrive whole, at the rank that they are for, in the order of each sender, and beside collectives.
 func TestPost(t *testing.T) {
 	forAll(t, func(t *testing.T, comms []collective.Comm) {
-		ok(t, each(comms, func(c collective.Comm) error {
+		ok(t, each(comms, func(c collective.Comm) (err error) {
+			defer func() {
+				if err != nil {
+					c.Abort(err) // the others wait
+				}
+			}()
 			for i := range 3 {
 				for to := range c.World() {
 					if to == c.Rank() {

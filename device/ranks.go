@@ -50,6 +50,36 @@ type Exchanger interface {
 	Widen(p *Param)
 }
 
+// Pairer is a Device that can be joined with that of one other rank, to pass tensors to it past the host.
+type Pairer interface {
+	Device
+	// CanJoin and GroupID are those of a Joiner.
+	CanJoin() error
+	GroupID() ([]byte, error)
+	// Pair joins this device with the one of rank peer, which calls it too; one of the two gives. It waits for the other.
+	// NewStream's streams are Passers then.
+	Pair(peer int, gives bool, id []byte) error
+	// Part is that of a Joiner: it ends pairs, too.
+	Part(cause error)
+}
+
+// Passer is a Stream of a device that is paired with others. Both sides make their calls in the same order, with tensors
+// of the same type and size.
+type Passer interface {
+	Stream
+	// Pass: x of Receive on rank peer's device ← x, F32 or BF16 without gaps.
+	Pass(peer int, x Tensor)
+	// Receive: x ← x of Pass on rank peer's device.
+	Receive(peer int, x Tensor)
+}
+
+// CheckPass checks a call of Pass or Receive.
+func CheckPass(x Tensor) {
+	if x.IsZero() || x.DType != tensor.F32 && x.DType != tensor.BF16 || !x.Dense() {
+		panic("device: Pass: a tensor is not float32 or bfloat16 without gaps")
+	}
+}
+
 // CheckSumRanks checks a call of SumRanks.
 func CheckSumRanks(ts ...Tensor) {
 	for _, t := range ts {

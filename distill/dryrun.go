@@ -36,6 +36,8 @@ type Estimate struct {
 	Logits       *LogitsChoice `json:"teacher_logits,omitempty"` // null: not known, or there are none
 	LogitsReason string        `json:"teacher_logits_reason,omitempty"`
 	Ranks        *RanksPlan    `json:"ranks,omitempty"` // null: there is one; Memory and Costs are of one that needs most
+	// null: no rank only teaches; Memory and Costs are of one that learns
+	Teaching *TeachingPlan `json:"teaching,omitempty"`
 	*plan.LargestBatch
 }
 
@@ -112,6 +114,9 @@ func EstimateRun(ctx context.Context, c Config, dev device.Device, obs Observer)
 		e.describe(k)
 	}
 	if e.Ranks, err = in.planRanks(c, dev, k); err != nil {
+		return e, err
+	}
+	if e.Teaching, err = in.planTeaching(c, dev, k); err != nil {
 		return e, err
 	}
 	e.Disk = in.diskNeed(c, c.Steps)

@@ -1,6 +1,7 @@
 package distill
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 	"slices"
@@ -28,7 +29,9 @@ import (
 // lesson is a question about a batch, and the answer.
 type lesson struct {
 	questions [][]byte // to each of the rank's teachers; nil: it has no row that counts
-	states    []byte   // once they are there
+	counts    []int    // positions that count, of each
+	direct    bool     // the answer goes from device to device
+	states    []byte   // once they are there, if not direct
 }
 
 // same reports whether two lessons are about the same rows.
@@ -44,6 +47,8 @@ type pupil struct {
 	last   lesson
 	waited time.Duration // for answers, since it was last read
 	stop   bool          // a teaching rank wants to end
+	paired bool          // the device is joined with those of the teaching ranks
+	direct bool          // questions that are asked now want answers from device to device
 }
 
 // teachersOf returns which of K teaching ranks, [lo,hi), compute the rows of learning rank s of S: each learning rank
@@ -59,10 +64,12 @@ func (p *pupil) about(b corpus.Batch) (l lesson) {
 	for i := range hi - lo {
 		from, to := collective.Shard(b.Rows, i, hi-lo)
 		var text []byte
+		n := 0
 		if part := b.Slice(from, to); part.TargetCount() > 0 {
 			text = encodeRows(part)
+			n += part.TargetCount()
 		}
-		l.questions = append(l.questions, text)
+		l.questions, l.counts = append(l.questions, text), append(l.counts, n)
 	}
 	return l
 }
@@ -73,6 +80,7 @@ func (p *pupil) ask(b corpus.Batch) error {
 	if len(p.asked) == 0 && l.same(p.last) {
 		return nil
 	}
+	l.direct = p.direct
 	return p.post(l)
 }
 
@@ -82,7 +90,11 @@ func (p *pupil) post(l lesson) error {
 		if text == nil {
 			continue
 		}
-		if err := p.comm.Post(p.group.World+first+i, text); err != nil {
+		how := byte(0)
+		if l.direct {
+			how = 1
+		}
+		if err := p.comm.Post(p.group.World+first+i, append([]byte{how}, text...)); err != nil {
 			return err
 		}
 	}
@@ -91,23 +103,44 @@ func (p *pupil) post(l lesson) error {
 }
 
 // bring is teacher.Lesson.Bring: answers come in the order of questions, and one that nobody waits for is dropped.
-func (p *pupil) bring(b corpus.Batch) ([]byte, error) {
+func (p *pupil) bring(b corpus.Batch) (h teacher.Heard, err error) {
 	want := p.about(b)
-	if want.same(p.last) {
-		return p.last.states, nil
+	if want.same(p.last) && !p.last.direct {
+		return teacher.Heard{Stored: p.last.states}, nil
 	}
 	for {
 		if len(p.asked) == 0 {
 			if err := p.post(want); err != nil {
-				return nil, err
+				return h, err
 			}
 		}
 		if err := p.hear(); err != nil {
-			return nil, err
+			return h, err
 		}
-		if p.last.same(want) {
-			return p.last.states, nil
+		switch got := p.last; {
+		case got.same(want) && got.direct:
+			return teacher.Heard{Receive: func(s device.Stream, dst device.Tensor) { p.receive(s, got, dst) }}, nil
+		case got.same(want):
+			return teacher.Heard{Stored: got.states}, nil
+		case got.direct:
+			return h, fault.New(fault.Invalid, "what a teaching rank passes is of other rows than those of the step").
+				WithID("E-RANKS-054")
 		}
+	}
+}
+
+// receive copies the answer to a lesson from the teachers' devices.
+func (p *pupil) receive(s device.Stream, l lesson, dst device.Tensor) {
+	if e, ok := s.(device.Exchanger); ok && p.group.World > 1 {
+		e.Arrive() // one communicator at a time: weights of the step before may be on their way
+	}
+	first, _ := teachersOf(p.group.Rank, p.group.World, p.group.Teachers)
+	at := 0
+	for i, n := range l.counts {
+		if n > 0 {
+			s.(device.Passer).Receive(p.group.World+first+i, dst.RowRange(at, at+n))
+		}
+		at += n
 	}
 }
 
@@ -264,11 +297,12 @@ func (l *lecturer) teach(comm collective.Comm, vocab int, stopping func() bool, 
 			return err
 		}
 		doing(fmt.Sprintf("lesson %d, for rank %d", n, from))
-		b, err := decodeRows(x)
+		direct := x[0] == 1
+		b, err := decodeRows(x[1:])
 		if err != nil {
 			return err
 		}
-		if b.SeqLen != l.seqLen || (b.Starts != nil) != l.apart || slices.ContainsFunc(b.Tokens, func(id int32) bool {
+		if b.SeqLen != l.seqLen || direct && b.Rows > l.most || (b.Starts != nil) != l.apart || slices.ContainsFunc(b.Tokens, func(id int32) bool {
 			return id < 0 || int(id) >= vocab
 		}) {
 			return fault.New(fault.Invalid, "rank %d asks about ids or rows that the teacher has not", from).
@@ -278,11 +312,20 @@ func (l *lecturer) teach(comm collective.Comm, vocab int, stopping func() bool, 
 		if stopping() {
 			out[0] = 1
 		}
-		if out, err = l.states(out, b); err != nil {
+		if direct {
+			l.begin(b)
+		} else if out, err = l.states(out, b); err != nil {
 			return err
 		}
 		if err := comm.Post(from, out); err != nil {
 			return err
+		}
+		if direct { // the learning rank knows that it can receive
+			l.stream.(device.Passer).Pass(from, l.teacher.Final())
+			l.teacher.End(l.stream)
+			if _, err := l.stream.Wait(context.Background()); err != nil {
+				return err
+			}
 		}
 	}
 }

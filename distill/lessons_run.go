@@ -19,6 +19,9 @@ func (l *leg) askAhead(k int, b corpus.Batch) error {
 	if p == nil || l.teacher == nil {
 		return nil
 	}
+	// Before the first step the teacher's answers are read several times.
+	p.direct = p.paired && l.trainer.Optimizer.Applied > 0
+	defer func() { p.direct = false }()
 	if l.asked <= k {
 		if err := l.ask(b); err != nil {
 			return err
@@ -56,6 +59,47 @@ func (l *leg) ask(b corpus.Batch) error {
 			if err := l.run.pupil.ask(part); err != nil {
 				return err
 			}
+		}
+	}
+	return nil
+}
+
+// pairDevices joins the device of this rank with those of its teachers, or of those that it teaches, where devices can
+// be: the teaching rank makes the id, and the learning one learns it from those that proved to be of this run.
+func (r *Run) pairDevices() error {
+	dev, ok := r.dev.(device.Pairer)
+	g := r.Config.Ranks
+	if !ok || g.Teachers == 0 {
+		return nil
+	}
+	r.comm.OnLost(func(l *collective.Lost) { dev.Part(l) })
+	if !g.teaches() {
+		r.pupil.paired = true
+		lo, hi := teachersOf(g.Rank, g.World, g.Teachers)
+		for t := g.World + lo; t < g.World+hi; t++ {
+			_, id, err := r.comm.Take(t)
+			if err == nil {
+				err = dev.Pair(t, false, id)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	for s := range g.World {
+		if lo, hi := teachersOf(s, g.World, g.Teachers); g.Rank < g.World+lo || g.Rank >= g.World+hi {
+			continue
+		}
+		id, err := dev.GroupID()
+		if err == nil {
+			err = r.comm.Post(s, id)
+		}
+		if err == nil {
+			err = dev.Pair(s, true, id)
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return nil

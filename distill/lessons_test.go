@@ -2,6 +2,7 @@ package distill
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -168,5 +169,34 @@ func TestTeacherRanksRefuse(t *testing.T) {
 		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
 		}
+	}
+}
+
+// The plan of ranks that only teach says what each kind holds and does, and which way is faster: where rows are fewer
+// than ranks, or the whole teacher does not fit, only one way is left.
+func TestTeachingPlan(t *testing.T) {
+	c := shortData(t, ranksConfig(t))
+	c.Ranks = Group{World: 1, Teachers: 1}
+	estimate := func(c Config) *Estimate {
+		d := newCPU(t)
+		e, err := EstimateRun(context.Background(), c, d, &quiet{})
+		if err != nil || e.Teaching == nil {
+			t.Fatalf("%+v: %v", e, err)
+		}
+		contracttest.Cases(t, 1)
+		return e
+	}
+	e := estimate(c)
+	p := e.Teaching
+	if p.Memory.Teacher <= e.Memory.Teacher || p.Memory.Student != 0 {
+		t.Errorf("a teaching rank has no more of the teacher than a learning one: %+v, %+v", p.Memory, e.Memory)
+	}
+	if p.Faster != FasterReplicated || !(p.ReplicatedFLOPs > 0) || !(p.busiest() > p.ReplicatedFLOPs) ||
+		!(p.TeachingFLOPs+p.LearningFLOPs > 1.9*p.ReplicatedFLOPs) || !(p.TeachingFLOPs+p.LearningFLOPs < 2.1*p.ReplicatedFLOPs) {
+		t.Errorf("one of each kind beside two alike: %+v", p)
+	}
+	c.Ranks = Group{World: 2, Teachers: 8}
+	if p := estimate(c).Teaching; p.Faster != FasterTaught || p.ReplicatedMemory != nil {
+		t.Errorf("8 rows and 10 ranks: %+v", p)
 	}
 }

@@ -93,25 +93,26 @@ func (r *Run) meet(ctx context.Context) (err error) {
 	r.comm = patient{comm, r.Watch}
 	switch {
 	case g.teaches():
-		return nil
 	case g.Teachers == 0:
 		r.ranks.Comm = r.comm
 	case g.World > 1:
 		r.ranks.Comm = patient{comm.First(g.World), r.Watch}
 	}
-	if g.Teachers > 0 {
+	if g.Teachers > 0 && !g.teaches() {
 		r.pupil = &pupil{comm: r.comm, group: g}
 		r.Ensemble.bring = r.pupil.bring
 	}
-	if r.ranks.Comm == nil {
-		return nil
+	if r.ranks.Comm != nil {
+		err = r.joinDevices()
 	}
-	if err := r.joinDevices(); err != nil {
+	if err == nil {
+		err = r.pairDevices()
+	}
+	if err != nil {
 		comm.Abort(err)
 		_ = comm.Close() // nobody waits for it
-		return r.lost(err)
 	}
-	return nil
+	return r.lost(err)
 }
 
 // joinDevices joins the devices of all ranks, where they can be.

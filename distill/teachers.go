@@ -27,8 +27,8 @@ type Ensemble struct {
 	// GroupRows are the sequences that go through a teacher's layer at a time; 0: teacher.GroupRows.
 	GroupRows int
 
-	elsewhere bool                               // other ranks compute the teacher's body
-	bring     func(corpus.Batch) ([]byte, error) // what they say; nil on a device that computes nothing
+	elsewhere bool                                      // other ranks compute the teacher's body
+	bring     func(corpus.Batch) (teacher.Heard, error) // what they say; nil on a device that computes nothing
 
 	said *said // rows that are read instead of a teacher's logits; nil: none
 	dry  bool  // on a device that computes nothing: no row is read

@@ -11,11 +11,17 @@ import (
 // device holds them, so that logits have the bits that they would have if the body were here.
 type Lesson struct {
 	Resident // Model needs a head and no layers
-	// Bring returns the hidden states of the kept positions of a batch [N, h] in the type of the device's activations,
-	// little-endian; nil on a device that computes nothing.
-	Bring func(b corpus.Batch) ([]byte, error)
+	// Bring waits for the hidden states of the kept positions of a batch; nil on a device that computes nothing.
+	Bring func(b corpus.Batch) (Heard, error)
 
-	stored []byte
+	heard Heard
+}
+
+// Heard are the hidden states of the kept positions of a batch [N, h].
+type Heard struct {
+	Stored []byte // in the type of the device's activations, little-endian; or
+	// Receive has them copied to dst, once, from where they are on another device.
+	Receive func(s device.Stream, dst device.Tensor)
 }
 
 // Fetch waits for the hidden states of the kept positions of b.
@@ -23,7 +29,7 @@ func (t *Lesson) Fetch(b corpus.Batch) (err error) {
 	if t.Bring == nil {
 		return nil
 	}
-	t.stored, err = t.Bring(b)
+	t.heard, err = t.Bring(b)
 	return err
 }
 
@@ -34,14 +40,19 @@ func (t *Lesson) Begin(s device.Stream, b *model.Batch) {
 	if t.Bring == nil {
 		return
 	}
-	if len(t.stored) != b.N*t.Model.Config.Hidden*act.BlockBytes() {
+	if receive := t.heard.Receive; receive != nil {
+		t.heard.Receive = nil
+		receive(s, t.hidden)
+		return
+	}
+	if len(t.heard.Stored) != b.N*t.Model.Config.Hidden*act.BlockBytes() {
 		panic("teacher: Begin of a batch that was not fetched")
 	}
 	if act == tensor.F32 {
 		values := make([]float32, b.N*t.Model.Config.Hidden)
-		tensor.Widen(values, t.stored, act)
+		tensor.Widen(values, t.heard.Stored, act)
 		s.Upload(t.hidden, values)
 		return
 	}
-	device.UploadStored(s, t.hidden, t.stored)
+	device.UploadStored(s, t.hidden, t.heard.Stored)
 }

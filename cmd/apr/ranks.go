@@ -368,10 +368,9 @@ func (p *party) check(dev *opened) error {
 			WithHint("--world-size %d, or ranks on other machines by torchrun or srun", max(1, n-p.firstDevice)).
 			WithID("E-RANKS-036")
 	}
-	if p.rank >= p.learners() || p.learners() < 2 {
-		return nil // it shares no training state
+	if p.rank < p.learners() && p.learners() > 1 { // else it shares no training state
+		dev.gpu.KeepShare(device.Share{Rank: p.rank, World: p.learners()})
 	}
-	dev.gpu.KeepShare(device.Share{Rank: p.rank, World: p.learners()})
 	return dev.gpu.CanJoin()
 }
 

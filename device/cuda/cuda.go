@@ -98,7 +98,9 @@ type Device struct {
 	blocked   named
 
 	share    device.Share
-	group    *group // of ranks; nil: it has not joined any
+	group    *group         // of ranks; nil: it has not joined any
+	pairs    map[int]*group // with single other ranks, by rank
+	pairing  sync.Mutex     // of changes of these two
 	nccl     *driver.Nccl
 	ncclErr  error
 	ncclOnce sync.Once

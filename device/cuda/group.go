@@ -114,7 +114,9 @@ func (d *Device) Join(rank, world int, id []byte) error {
 	if err != nil {
 		return groupFault(fmt.Sprintf("rank %d of %d on %s cannot join the others", rank, world, d.desc.Name), err)
 	}
+	d.pairing.Lock()
 	d.group = g
+	d.pairing.Unlock()
 	go g.watch(d)
 	return nil
 }
@@ -145,10 +147,12 @@ func (g *group) watch(d *Device) {
 
 // Part ends the group.
 func (d *Device) Part(cause error) {
-	g := d.group
-	if g == nil {
-		return
+	for _, g := range d.groups() {
+		g.part(cause)
 	}
+}
+
+func (g *group) part(cause error) {
 	g.cause.CompareAndSwap(nil, &sentinel{cause})
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -173,14 +177,19 @@ func (g *group) leave(t *driver.Thread) error {
 		return nil
 	}
 	err := t.StreamSync(g.travels.stream)
+	return errors.Join(err, g.destroy(t), g.travels.close(t))
+}
+
+// destroy gives the communicator back.
+func (g *group) destroy(t *driver.Thread) error {
 	g.mu.Lock()
-	if !g.over {
-		g.over = true
-		close(g.ticker)
-		err = errors.Join(err, g.nccl.Destroy(t, g.comm))
+	defer g.mu.Unlock()
+	if g.over {
+		return nil
 	}
-	g.mu.Unlock()
-	return errors.Join(err, g.travels.close(t))
+	g.over = true
+	close(g.ticker)
+	return g.nccl.Destroy(t, g.comm)
 }
 
 // collect adds a call of NCCL to an operation.
@@ -189,6 +198,11 @@ func (o *operation) collect(f func(g *group, t *driver.Thread) error) {
 	if g == nil {
 		panic("cuda: " + o.name + ": the device has joined no group")
 	}
+	o.collectIn(g, f)
+}
+
+// collectIn is collect in one of the device's communicators.
+func (o *operation) collectIn(g *group, f func(g *group, t *driver.Thread) error) {
 	o.call(func(t *driver.Thread) error {
 		if err := g.err(); err != nil {
 			return err

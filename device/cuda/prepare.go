@@ -101,7 +101,7 @@ func (d *Device) MemInfo() (free, total int64, err error) {
 // release gives everything back.
 func (d *Device) release(t *driver.Thread) error {
 	err := t.StreamSync(d.stream)
-	err = errors.Join(err, d.group.leave(t), d.replays.release(t), d.stages.release(t))
+	err = errors.Join(err, d.group.leave(t), d.leavePairs(t), d.replays.release(t), d.stages.release(t))
 	if d.gemm != nil {
 		err = errors.Join(err, d.gemm.Close(t))
 	}

@@ -224,8 +224,8 @@ func (s *Stream) sync(op string, more func(t *driver.Thread) error) error {
 	})
 	if err == nil {
 		advance(&d.synced, issued)
-		if err = d.recordedFault(s.slot.host); err == nil && d.group != nil {
-			err = d.group.err() // what an aborted sum left is not a result
+		if err = d.recordedFault(s.slot.host); err == nil {
+			err = d.parted() // what an aborted sum left is not a result
 		}
 	} else {
 		err = d.explain(d.after(op), err)

@@ -1,0 +1,95 @@
+package distill
+
+import (
+	"fmt"
+	"slices"
+
+	"apr/collective"
+	"apr/device"
+	"apr/device/dry"
+	"apr/internal/fault"
+	"apr/plan"
+)
+
+// TeachingPlan says what ranks of two kinds do in a step, beside as many ranks that each have the whole teacher.
+// Operations are those of the kind of rank with the most rows. They are counted, not timed: a step takes at least as long
+// as its busiest rank, and what travels comes on top.
+type TeachingPlan struct {
+	Learning int `json:"learning_ranks"`
+	Teaching int `json:"teacher_ranks"`
+
+	LearningFLOPs float64      `json:"learning_flops_per_step"`
+	TeachingFLOPs float64      `json:"teaching_flops_per_step"`
+	Memory        *plan.Memory `json:"teaching_memory"` // of a rank that only teaches; null: no plan can be made for the device
+
+	// Of as many ranks that each have the whole teacher.
+	ReplicatedFLOPs  float64      `json:"replicated_flops_per_step"` // 0: they cannot share a step
+	ReplicatedMemory *plan.Memory `json:"replicated_memory"`         // null: they cannot share a step
+
+	Faster string `json:"faster"` // teacher-ranks, replicated
+	Reason string `json:"reason"`
+}
+
+// The ways to use the same ranks.
+const (
+	FasterTaught     = "teacher-ranks"
+	FasterReplicated = "replicated"
+)
+
+// busiest is the operations of the busier kind of rank.
+func (t *TeachingPlan) busiest() float64 { return max(t.LearningFLOPs, t.TeachingFLOPs) }
+
+// planTeaching compares the run's way with replication; nil: no rank only teaches, or no plan can be made.
+func (in *inputs) planTeaching(c Config, dev device.Device, k *Candidate) (*TeachingPlan, error) {
+	planned, ok := dev.(dry.Planned)
+	if !ok || !in.elsewhere || k.lessons == nil || k.plan.Record == nil {
+		return nil, nil
+	}
+	d := in.dryRun(c, planned.Target)
+	d.Form, d.GroupRows = k.form, k.Rows
+	return d.planTeaching(k)
+}
+
+func (d DryRun) planTeaching(k *Candidate) (*TeachingPlan, error) {
+	g, all := d.Ranks, k.plan.BatchSize*d.Accum
+	t := &TeachingPlan{Learning: g.World, Teaching: g.Teachers, Memory: k.Lessons, LearningFLOPs: k.plan.Costs.FLOPs}
+	body := plan.Of(plan.Setting{}, k.lessons, 0, plan.Rates{}).Costs.FLOPs / float64(d.lessonRows(k.plan.BatchSize))
+	t.TeachingFLOPs = body * float64(d.busiestTeacher(all))
+	if all < g.All() {
+		t.Faster, t.Reason = FasterTaught, fmt.Sprintf("%d rows are fewer than %d ranks that each have the whole teacher", all,
+			g.All())
+		return t, nil
+	}
+	d.elsewhere, d.Ranks.World, d.Ranks.Teachers = false, g.All(), 0
+	p, err := d.Plan(Choice{BatchSize: k.plan.BatchSize, ChunkRows: k.plan.ChunkRows})
+	if err != nil && fault.KindOf(err) != fault.Memory {
+		return nil, err
+	}
+	t.ReplicatedFLOPs, t.ReplicatedMemory = p.Costs.FLOPs, &p.Memory
+	than := fmt.Sprintf("its busiest rank has %.3g operations a step, that of %d ranks that each have the whole teacher %.3g",
+		t.busiest(), g.All(), t.ReplicatedFLOPs)
+	switch {
+	case err != nil:
+		t.Faster, t.Reason = FasterTaught, "the whole teacher does not fit beside the student: a rank "+needs(p)
+	case t.busiest() < t.ReplicatedFLOPs:
+		t.Faster, t.Reason = FasterTaught, than
+	default:
+		t.Faster, t.Reason = FasterReplicated, than
+	}
+	return t, nil
+}
+
+// busiestTeacher returns how many of a step's rows one teaching rank computes at most.
+func (d DryRun) busiestTeacher(all int) int {
+	g := d.Ranks
+	rows := make([]int, g.Teachers)
+	for s := range g.World {
+		from, to := collective.Shard(all, s, g.World)
+		lo, hi := teachersOf(s, g.World, g.Teachers)
+		for t := lo; t < hi; t++ {
+			first, last := collective.Shard(to-from, t-lo, hi-lo)
+			rows[t] += last - first
+		}
+	}
+	return slices.Max(rows)
+}
