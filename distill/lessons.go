@@ -58,9 +58,17 @@ func teachersOf(s, learning, teaching int) (lo, hi int) {
 	return lo, max(hi, lo+1)
 }
 
+// teachers is teachersOf of learning rank s; of a split teacher it asks the first section.
+func (g Group) teachers(s int) (lo, hi int) {
+	if g.Split {
+		return 0, 1
+	}
+	return teachersOf(s, g.World, g.Teachers)
+}
+
 // about makes the questions about the rows of b: to n teachers, rows ⌊R·i/n⌋ to ⌊R·(i+1)/n⌋ to the i-th.
 func (p *pupil) about(b corpus.Batch) (l lesson) {
-	lo, hi := teachersOf(p.group.Rank, p.group.World, p.group.Teachers)
+	lo, hi := p.group.teachers(p.group.Rank)
 	for i := range hi - lo {
 		from, to := collective.Shard(b.Rows, i, hi-lo)
 		var text []byte
@@ -85,7 +93,7 @@ func (p *pupil) ask(b corpus.Batch) error {
 }
 
 func (p *pupil) post(l lesson) error {
-	first, _ := teachersOf(p.group.Rank, p.group.World, p.group.Teachers)
+	first, _ := p.group.teachers(p.group.Rank)
 	for i, text := range l.questions {
 		if text == nil {
 			continue
@@ -134,7 +142,7 @@ func (p *pupil) receive(s device.Stream, l lesson, dst device.Tensor) {
 	if e, ok := s.(device.Exchanger); ok && p.group.World > 1 {
 		e.Arrive() // one communicator at a time: weights of the step before may be on their way
 	}
-	first, _ := teachersOf(p.group.Rank, p.group.World, p.group.Teachers)
+	first, _ := p.group.teachers(p.group.Rank)
 	at := 0
 	for i, n := range l.counts {
 		if n > 0 {
@@ -149,17 +157,21 @@ func (p *pupil) hear() error {
 	began := time.Now()
 	l := p.asked[0]
 	p.asked = p.asked[1:]
-	first, _ := teachersOf(p.group.Rank, p.group.World, p.group.Teachers)
+	first, _ := p.group.teachers(p.group.Rank)
 	for i, text := range l.questions {
 		if text == nil {
 			continue
 		}
-		_, x, err := p.comm.Take(p.group.World + first + i)
+		from := p.group.World + first + i
+		if p.group.Split {
+			from = p.group.All() - 1 // the section with the last layers
+		}
+		_, x, err := p.comm.Take(from)
 		if err != nil {
 			return err
 		}
 		if len(x) == 0 {
-			return fault.New(fault.Invalid, "rank %d sent an empty answer", p.group.World+first+i).WithID("E-RANKS-054")
+			return fault.New(fault.Invalid, "rank %d sent an empty answer", from).WithID("E-RANKS-054")
 		}
 		p.stop = p.stop || x[0] == 1
 		if l.states == nil {
@@ -302,10 +314,11 @@ func (l *lecturer) teach(comm collective.Comm, vocab int, stopping func() bool, 
 		if err != nil {
 			return err
 		}
-		if b.SeqLen != l.seqLen || direct && b.Rows > l.most || (b.Starts != nil) != l.apart || slices.ContainsFunc(b.Tokens, func(id int32) bool {
-			return id < 0 || int(id) >= vocab
-		}) {
-			return fault.New(fault.Invalid, "rank %d asks about ids or rows that the teacher has not", from).
+		if err := checkRows(b, from, l.seqLen, l.apart, vocab); err != nil {
+			return err
+		}
+		if direct && b.Rows > l.most {
+			return fault.New(fault.Invalid, "rank %d asks about %d rows at a time instead of %d", from, b.Rows, l.most).
 				WithID("E-RANKS-055")
 		}
 		out := []byte{0}
@@ -328,4 +341,13 @@ func (l *lecturer) teach(comm collective.Comm, vocab int, stopping func() bool, 
 			}
 		}
 	}
+}
+
+// checkRows refuses rows that no learning rank of this run has.
+func checkRows(b corpus.Batch, from, seqLen int, apart bool, vocab int) error {
+	if b.SeqLen == seqLen && (b.Starts != nil) == apart &&
+		!slices.ContainsFunc(b.Tokens, func(id int32) bool { return id < 0 || int(id) >= vocab }) {
+		return nil
+	}
+	return fault.New(fault.Invalid, "rank %d asks about ids or rows that the teacher has not", from).WithID("E-RANKS-055")
 }

@@ -53,14 +53,16 @@ func (in *inputs) planTeaching(c Config, dev device.Device, k *Candidate) (*Teac
 func (d DryRun) planTeaching(k *Candidate) (*TeachingPlan, error) {
 	g, all := d.Ranks, k.plan.BatchSize*d.Accum
 	t := &TeachingPlan{Learning: g.World, Teaching: g.Teachers, Memory: k.Lessons, LearningFLOPs: k.plan.Costs.FLOPs}
-	body := plan.Of(plan.Setting{}, k.lessons, 0, plan.Rates{}).Costs.FLOPs / float64(d.lessonRows(k.plan.BatchSize))
-	t.TeachingFLOPs = body * float64(d.busiestTeacher(all))
+	for _, rec := range k.lessons {
+		row := plan.Of(plan.Setting{}, rec, 0, plan.Rates{}).Costs.FLOPs / float64(d.lessonRows(k.plan.BatchSize))
+		t.TeachingFLOPs = max(t.TeachingFLOPs, row*float64(d.busiestTeacher(all)))
+	}
 	if all < g.All() {
 		t.Faster, t.Reason = FasterTaught, fmt.Sprintf("%d rows are fewer than %d ranks that each have the whole teacher", all,
 			g.All())
 		return t, nil
 	}
-	d.elsewhere, d.Ranks.World, d.Ranks.Teachers = false, g.All(), 0
+	d.elsewhere, d.Ranks.World, d.Ranks.Teachers, d.Ranks.Split = false, g.All(), 0, false
 	p, err := d.Plan(Choice{BatchSize: k.plan.BatchSize, ChunkRows: k.plan.ChunkRows})
 	if err != nil && fault.KindOf(err) != fault.Memory {
 		return nil, err
@@ -82,6 +84,9 @@ func (d DryRun) planTeaching(k *Candidate) (*TeachingPlan, error) {
 // busiestTeacher returns how many of a step's rows one teaching rank computes at most.
 func (d DryRun) busiestTeacher(all int) int {
 	g := d.Ranks
+	if g.Split {
+		return all
+	}
 	rows := make([]int, g.Teachers)
 	for s := range g.World {
 		from, to := collective.Shard(all, s, g.World)

@@ -73,6 +73,9 @@ func (r *Run) pairDevices() error {
 		return nil
 	}
 	r.comm.OnLost(func(l *collective.Lost) { dev.Part(l) })
+	if g.Split {
+		return nil
+	}
 	if !g.teaches() {
 		r.pupil.paired = true
 		lo, hi := teachersOf(g.Rank, g.World, g.Teachers)
@@ -105,16 +108,41 @@ func (r *Run) pairDevices() error {
 	return nil
 }
 
-// planLessons plans what a rank that only teaches needs for the candidate k: the teacher, and a pass over as many rows
-// as a learning rank has.
-func (d DryRun) planLessons(k *Candidate) error {
-	target := d.Target()
-	dev := dry.New(target)
-	m, err := d.Teacher.LoadFrozen(dev, device.TeacherWeights, d.Form)
+// planLessons plans what a rank that only teaches needs for the candidate k: the teacher, or some of its layers, and a pass
+// over as many rows as a learning rank has.
+func (d DryRun) planLessons(k *Candidate) (err error) {
+	target, rows := d.Target(), d.lessonRows(k.plan.BatchSize)
+	if k.lessons = nil; d.Ranks.Split {
+		k.lessons, err = d.planSections(rows)
+	} else {
+		k.lessons, err = d.planLesson(rows)
+	}
 	if err != nil {
 		return err
 	}
-	rows := d.lessonRows(k.plan.BatchSize)
+	for _, rec := range k.lessons {
+		made := plan.Of(plan.Setting{BatchSize: rows, MicroRows: rows}, rec, target.Budget, plan.Rates{})
+		made.Memory.Reserve = target.Reserve
+		if k.Lessons == nil || made.Memory.Total > k.Lessons.Total {
+			k.Lessons = &made.Memory
+		}
+		if made.Verdict != plan.Ready {
+			return fault.New(fault.Memory, "a rank that only teaches does not hold its layers of the teacher and a pass over %d "+
+				"rows of %d positions: it %s", rows, d.SeqLen, needs(made)).
+				WithHint("--teacher-backend q4k keeps blocks, --teacher-split divides layers among the ranks that teach; or lower "+
+					"--batch-size, --grad-accum or --seq-len\n%s", made.Memory.Table()).WithID("E-RANKS-056")
+		}
+	}
+	return nil
+}
+
+// planLesson runs a pass of the whole teacher dry.
+func (d DryRun) planLesson(rows int) ([]*dry.Record, error) {
+	dev := dry.New(d.Target())
+	m, err := d.Teacher.LoadFrozen(dev, device.TeacherWeights, d.Form)
+	if err != nil {
+		return nil, err
+	}
 	l := newLecturer(dev, dev.NewStream(), m, rows, d.SeqLen, d.Apart)
 	b := rowBatch(rows, d.SeqLen, d.Apart)
 	for _, last := range []uint8{0, 1} { // compacted rows are beside all of them
@@ -124,23 +152,24 @@ func (d DryRun) planLessons(k *Candidate) error {
 			l.teacher.End(l.stream)
 		}
 	}
-	k.lessons = dev.Record()
-	made := plan.Of(plan.Setting{BatchSize: rows, MicroRows: rows}, k.lessons, target.Budget, plan.Rates{})
-	made.Memory.Reserve = target.Reserve
-	k.Lessons = &made.Memory
-	if made.Verdict != plan.Ready {
-		return fault.New(fault.Memory, "a rank that only teaches does not hold the teacher and a pass over %d rows of %d "+
-			"positions: it %s", rows, d.SeqLen, needs(made)).
-			WithHint("--teacher-backend q4k keeps blocks; or lower --batch-size, --grad-accum or --seq-len\n%s",
-				made.Memory.Table()).WithID("E-RANKS-056")
+	return []*dry.Record{dev.Record()}, nil
+}
+
+// lessonsOf returns the record of a teaching rank's pass; nil: there is none.
+func (k *Candidate) lessonsOf(g Group) *dry.Record {
+	switch {
+	case len(k.lessons) == 0:
+		return nil
+	case g.Split:
+		return k.lessons[g.Rank-g.World]
 	}
-	return nil
+	return k.lessons[0]
 }
 
 // lessonRows is how many rows a teaching rank computes at a time: those of a learning rank, divided by its teachers.
 func (d DryRun) lessonRows(batchSize int) int {
 	rows, n := d.Ranks.shareOf(batchSize*d.Accum), 1
-	if d.Ranks.Teachers > d.Ranks.World {
+	if d.Ranks.Teachers > d.Ranks.World && !d.Ranks.Split {
 		n = d.Ranks.Teachers / max(1, d.Ranks.World)
 	}
 	return (rows + n - 1) / n
@@ -149,20 +178,34 @@ func (d DryRun) lessonRows(batchSize int) int {
 // teach is the work of a rank that only teaches.
 func (r *Run) teach(ctx context.Context) error {
 	r.obs.Phase("loading the teacher")
-	m, err := model.LoadFrozenAs(r.dev, r.in.teacher, device.TeacherWeights, r.in.choice.Chosen.form)
+	rows, form, g := r.in.dryRun(r.Config, nil).lessonRows(r.BatchSize), r.in.choice.Chosen.form, r.Config.Ranks
+	stopping := func() bool { return ctx.Err() != nil }
+	if g.Split {
+		x, err := loadSection(r.dev, r.stream, r.in.teacher, form, g.Rank-g.World, g.Teachers, rows, r.SeqLen,
+			r.DocumentMask)
+		if err != nil {
+			return err
+		}
+		defer func() { x.batch.Free(r.dev) }()
+		r.obs.Phase("teaching")
+		return x.teach(r.comm, g, r.in.teacher.Config.Vocab, stopping, r.Watch.Doing)
+	}
+	m, err := model.LoadFrozenAs(r.dev, r.in.teacher, device.TeacherWeights, form)
 	if err != nil {
 		return err
 	}
-	rows := r.in.dryRun(r.Config, nil).lessonRows(r.BatchSize)
 	l := newLecturer(r.dev, r.stream, m, rows, r.SeqLen, r.DocumentMask)
 	defer l.batch.Free(r.dev)
 	r.obs.Phase("teaching")
-	return l.teach(r.comm, m.Config.Vocab, func() bool { return ctx.Err() != nil }, r.Watch.Doing)
+	return l.teach(r.comm, m.Config.Vocab, stopping, r.Watch.Doing)
 }
 
 // validateTeachers refuses what ranks that only teach cannot be combined with.
 func (c Config) validateTeachers() error {
 	g := c.Ranks
+	if g.Teachers == 0 && g.Split {
+		return fault.New(fault.Usage, "--teacher-split has no effect without --teacher-ranks").WithID("E-RANKS-051")
+	}
 	if g.Teachers == 0 {
 		return nil
 	}
@@ -170,6 +213,8 @@ func (c Config) validateTeachers() error {
 	switch bad := func(why string) error {
 		return fault.New(fault.Usage, "--teacher-ranks %d %s", g.Teachers, why).WithID("E-RANKS-051")
 	}; {
+	case g.Split && g.Teachers < 2:
+		return bad("leaves nothing to divide by --teacher-split, which needs two of them")
 	case g.World < 1:
 		return bad("leaves no rank that learns: with N ranks at most N-1 teach")
 	case c.Loss.Alpha == 0:

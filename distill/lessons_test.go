@@ -26,6 +26,7 @@ func runTaught(t *testing.T, c Config, learning, teaching, stopAfter int) (*Outc
 	for rank := range world {
 		own := c
 		own.Ranks.Rank, own.Ranks.World, own.Ranks.Teachers, own.Ranks.Join = rank, learning, teaching, m.join(rank)
+		own.Ranks.Split = c.Ranks.Split
 		stop := stopAfter
 		if rank > 0 {
 			own.Output, stop = filepath.Join(t.TempDir(), "rank"), 0
@@ -84,6 +85,40 @@ func TestTaughtAsReplicated(t *testing.T) {
 		if !bytes.Equal(studentBytes(t, got), studentBytes(t, want)) {
 			t.Errorf("%s: the student has other bytes than with the teacher on every rank", k.name)
 		}
+	}
+}
+
+// A teacher whose layers are divided among the teaching ranks gives the student the same bytes, for learning ranks that
+// share the sections, for masked rows, documents kept apart and parts of a step.
+func TestSplitTeacher(t *testing.T) {
+	base := shortData(t, ranksConfig(t))
+	base.Steps, base.CheckpointEvery = 2, 0
+	base.DocumentMask, base.Loss = true, device.LossSpec{Alpha: 1, Temperature: 2, Divergence: device.ReverseKL}
+	base.Packing = false
+	same := base
+	same.Ranks.SameBits = true
+	for _, k := range []struct {
+		c                  Config
+		learning, teaching int
+	}{{base, 2, 2}, {same, 1, 3}} {
+		contracttest.Cases(t, 1)
+		want, got := in(t, k.c), in(t, k.c)
+		if _, errs := runRanks(t, want, k.learning, 0, 0); errors.Join(errs...) != nil {
+			t.Fatal(errs)
+		}
+		got.Ranks.Split = true
+		if _, errs := runTaught(t, got, k.learning, k.teaching, 0); errors.Join(errs...) != nil {
+			t.Fatal(errs)
+		}
+		if !bytes.Equal(studentBytes(t, got), studentBytes(t, want)) {
+			t.Errorf("%d learning ranks, %d sections: the student has other bytes than with the teacher on every rank",
+				k.learning, k.teaching)
+		}
+	}
+	c := shortData(t, ranksConfig(t))
+	c.Ranks = Group{World: 1, Teachers: 40, Split: true}
+	if _, err := EstimateRun(context.Background(), c, newCPU(t), &quiet{}); fault.KindOf(err) != fault.Usage {
+		t.Errorf("%v, want a refusal of more sections than layers", err)
 	}
 }
 
@@ -156,6 +191,8 @@ func TestTeacherRanksRefuse(t *testing.T) {
 		"leaves no rank that learns":   func(c *Config) { c.Ranks = Group{World: 0, Teachers: 2} },
 		"has no effect with --alpha 0": func(c *Config) { c.Loss.Alpha = 0 },
 		"has no effect with --cache":   func(c *Config) { c.FromCache = "cache" },
+		"has no effect without":        func(c *Config) { c.Ranks = Group{World: 2, Split: true} },
+		"nothing to divide":            func(c *Config) { c.Ranks.Split = true },
 		"a teacher at tcp://":          func(c *Config) { c.FromCache, c.Remote = "tcp://h:1", &Remote{} },
 		"with --strategy ensemble":     func(c *Config) { c.Ensemble.More = []string{"../testdata/models/other"} },
 		"with --strategy progressive":  func(c *Config) { c.Guide.Weight = 1 },

@@ -23,6 +23,7 @@ import (
 type Group struct {
 	Rank, World int  // of the ranks that learn; ranks World to World+Teachers−1 only teach
 	Teachers    int  // 0: every rank has the whole teacher
+	Split       bool // each of Teachers has some of the teacher's layers; else each has all
 	SameBits    bool // --deterministic=world: the bits do not depend on World, which then may also be 1
 	// Least and Most are the numbers of ranks with which a run goes on that had another number; 0: it does not, but for
 	// SameBits.
@@ -152,7 +153,7 @@ func JoinDevices(comm collective.Comm, dev device.Joiner) error {
 func (r *Run) prepare() error {
 	g, planned := r.Config.Ranks, r.in.planned
 	if g.teaches() {
-		planned = plan.Plan{Record: r.in.choice.Chosen.lessons}
+		planned = plan.Plan{Record: r.in.choice.Chosen.lessonsOf(g)}
 	}
 	if r.comm == nil {
 		return prepare(r.dev, planned)
@@ -187,7 +188,7 @@ func (r *Run) prepare() error {
 // follows.
 func (r *Run) fields() (all []collective.Field) {
 	must := r.mustAgree()
-	must["control"], must["teacher_ranks"] = r.in.control.On, r.Config.Ranks.Teachers
+	must["control"], must["teacher_ranks"], must["teacher_split"] = r.in.control.On, r.Config.Ranks.Teachers, r.Config.Ranks.Split
 	for _, key := range slices.Sorted(maps.Keys(must)) {
 		text, err := json.Marshal(must[key])
 		if err != nil {

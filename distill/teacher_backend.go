@@ -34,8 +34,8 @@ type Candidate struct {
 
 	form    device.Form
 	plan    plan.Plan
-	lessons *dry.Record // a teaching rank's pass
-	err     error       // the plan's refusal
+	lessons []*dry.Record // a teaching rank's pass: of each section, or of the whole teacher
+	err     error         // the plan's refusal
 }
 
 // Choice of a backend: all candidates, the chosen one and why.

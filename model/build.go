@@ -69,8 +69,8 @@ func loadFrozen(dev device.Device, f Weights, c device.Component, form device.Fo
 	m.streams = form.HostLayers
 	b := builder{m: m, f: f, s: dev.NewStream(), c: c}
 	for _, g := range m.groups {
-		if len(config.Layers) == 0 && !config.Tied && g.slots[0].Role == arch.Embedding {
-			continue // nothing reads it: see LoadHead
+		if x, ok := f.(skipper); ok && x.skips(g.slots[0]) {
+			continue
 		}
 		b.form = form
 		switch g.slots[0].Role { // of blocks of 8-bit floats rows cannot be gathered exactly: such a table could only be multiplied

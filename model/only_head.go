@@ -20,6 +20,9 @@ func (o *Outline) LoadHead(dev device.Device, c device.Component, form device.Fo
 // headOnly are the weights of a model without its layers.
 type headOnly struct{ Weights }
 
+// skips leaves the embedding out where the head is a matrix of its own.
+func (h headOnly) skips(s arch.Slot) bool { return s.Role == arch.Embedding && !h.Weights.Arch().Tied }
+
 // Arch returns the description without layers.
 func (h headOnly) Arch() arch.Config {
 	c := h.Weights.Arch()

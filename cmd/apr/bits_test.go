@@ -109,6 +109,7 @@ var resumedWith = map[string]resumed{
 	"rendezvous":    {with: "--rendezvous=h:1", want: cannot},
 	"elastic":       {with: "--elastic=1:2", want: goesOn},
 	"teacher-ranks": {with: "--teacher-ranks=1", want: cannot},
+	"teacher-split": {with: "--teacher-split", want: cannot},
 
 	"rendezvous-timeout": {with: "--rendezvous-timeout=1m", want: goesOn},
 	"chunk-rows":         {with: "--chunk-rows=256", want: differs},

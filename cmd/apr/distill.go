@@ -92,7 +92,7 @@ func runDistill(ctx context.Context, e *cli.Env, o *distillOptions) (cli.Result,
 	if err != nil {
 		return nil, err
 	}
-	if err := group.teach(o.TeacherRanks); err != nil {
+	if err := group.teach(o.TeacherRanks, o.TeacherSplit); err != nil {
 		return nil, err
 	}
 	if o.Supervise && e.Getenv(supervise.Variable) == "" && e.Getenv(startedVariable) == "" {

@@ -45,6 +45,7 @@ type distillOptions struct {
 	DType, Backend, GPUs                                      string
 	Device                                                    int
 	Rank, WorldSize, TeacherRanks                             int // Rank -1, WorldSize 0: not given
+	TeacherSplit                                              bool
 	Rendezvous, Deterministic, Elastic                        string
 	RendezvousTimeout                                         time.Duration
 	ChunkRows                                                 int
@@ -239,6 +240,8 @@ func (o *distillOptions) machineTable() []cli.Option {
 			Help: "MIN:MAX: resume with another number of ranks from MIN to MAX; the run records it"},
 		{Name: "teacher-ranks", Value: cli.Int(&o.TeacherRanks, 0).AtLeast(0),
 			Help: "ranks that only teach: of N ranks the last K; the others share the rows and hold the teacher's head only"},
+		{Name: "teacher-split", Value: cli.Bool(&o.TeacherSplit, false),
+			Help: "divide the teacher's layers among --teacher-ranks, for a teacher that none of them holds whole"},
 		{Name: "chunk-rows", Value: cli.Int(&o.ChunkRows, 0).In(256, 4096).Or(0), Default: chunkRowsDefault, Help: "rows of logits computed at a time, 256 to 4096; changes only the order of float32 sums"},
 		{Name: "recompute", Value: cli.Enum(&o.Recompute, "auto", "auto", "none", "norms", "blocks"), Help: "activation checkpointing: what the backward pass recomputes; auto takes the least that fits; results do not change"},
 		{Name: "managed-memory", EnvOnly: true, Env: "MANAGED_MEMORY", Value: cli.Enum(&o.ManagedMemory, "auto", "auto", "0", "1"), Help: "1 managed, 0 device, auto by device class"},

@@ -32,6 +32,7 @@ func (o *distillOptions) idleOptions(s cli.Settings) []idle {
 	withoutLoRA, withAdapter := "without --lora", "with --adapter, which has its own"
 	withShards := "with --dataset: token shards hold no documents"
 	return append(o.policyIdle(s), []idle{
+		{"teacher-split", o.TeacherSplit && o.TeacherRanks == 0, "without --teacher-ranks"},
 		{"quantize-search-every", s.Given("quantize-search-every") && o.QuantizeAware == "", "without --quantize-aware"},
 		{"divergence-beta", s.Changed("divergence-beta") && plain, "with --divergence " + o.Divergence + ": it belongs to jsd, skew-forward and skew-reverse"},
 		{"divergence", s.Changed("divergence") && ce, "with --alpha 0: no loss compares with the teacher"},

@@ -30,7 +30,7 @@ var given = map[string][]string{
 	"min-lr-ratio": {"0.5"}, "beta1": {"0.8"}, "beta2": {"0.9"}, "adam-eps": {"1e-09"}, "weight-decay": {"0"}, "max-grad-norm": {"0.5"}, "max-loss-ratio": {"0"}, "router-balance": {"0.01"},
 	"seed": {"9223372036854775807"}, "dtype": {"bf16"}, "backend": {"cpu"}, "device": {"1"}, "gpus": {"all"},
 	"world-size": {"4"}, "rank": {"1"}, "rendezvous": {"h:1"},
-	"rendezvous-timeout": {"1m0s"}, "deterministic": {"world"}, "elastic": {"1:4"}, "teacher-ranks": {"1"},
+	"rendezvous-timeout": {"1m0s"}, "deterministic": {"world"}, "elastic": {"1:4"}, "teacher-ranks": {"1"}, "teacher-split": {"true"},
 	"chunk-rows": {"512"}, "recompute": {"norms"},
 	"teacher-backend": {"q4k"}, "teacher-cache": {"off"}, "teacher-gemm": {"fp8"}, "teacher-experts": {"host"}, "managed-memory": {"1"}, "probe": {"off"}, "stall-timeout": {"90s"},
 	"supervise": {"true"}, "kernel-log": {"true"}, "no-shuffle": {"true"}, "packing": {"false"}, "document-mask": {"true"}, "chat-template": {"chatml"}, "assistant-only": {"false"},

@@ -39,10 +39,11 @@ type party struct {
 	rendezvous  string // HOST:PORT or file://DIR; empty: this process starts the others
 	secret      []byte
 	generation  int
-	least, most int // of --elastic
-	teachers    int // the last ones only teach
-	local       int // ranks of this machine that this process starts, with itself as the first; 0: all there are
-	firstDevice int // GPU of this process, if it starts others: each has the next one
+	least, most int  // of --elastic
+	teachers    int  // the last ones only teach
+	split       bool // each of these has some of the teacher's layers
+	local       int  // ranks of this machine that this process starts, with itself as the first; 0: all there are
+	firstDevice int  // GPU of this process, if it starts others: each has the next one
 	sameBits    bool
 	wait        time.Duration
 	silence     time.Duration
@@ -282,12 +283,12 @@ func (o *distillOptions) elastic() (least, most int, err error) {
 func (p *party) learners() int { return p.world - p.teachers }
 
 // teach lets the last k ranks only teach.
-func (p *party) teach(k int) error {
+func (p *party) teach(k int, split bool) error {
 	if k >= p.world && k > 0 {
 		return fault.New(fault.Usage, "--teacher-ranks %d of %d: at least one rank has to learn", k, p.world).
 			WithHint("--world-size or --gpus counts all ranks, those that teach too").WithID("E-RANKS-050")
 	}
-	p.teachers = k
+	p.teachers, p.split = k, split
 	return nil
 }
 
@@ -355,7 +356,7 @@ func (p *party) fork(e *cli.Env) (err error) {
 // config says of a run's configuration what is known before the ranks meet.
 func (p *party) config() distill.Group {
 	return distill.Group{Rank: p.rank, World: p.learners(), Teachers: p.teachers,
-		SameBits: p.sameBits, Least: p.least, Most: p.most}
+		Split: p.split, SameBits: p.sameBits, Least: p.least, Most: p.most}
 }
 
 // check refuses a device on which this rank cannot join the others.
