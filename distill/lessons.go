@@ -132,7 +132,7 @@ func (p *pupil) bring(b corpus.Batch) (h teacher.Heard, err error) {
 			return teacher.Heard{Stored: got.states}, nil
 		case got.direct:
 			return h, fault.New(fault.Invalid, "what a teaching rank passes is of other rows than those of the step").
-				WithID("E-RANKS-054")
+				WithID("E-RANKS-064")
 		}
 	}
 }
@@ -171,7 +171,7 @@ func (p *pupil) hear() error {
 			return err
 		}
 		if len(x) == 0 {
-			return fault.New(fault.Invalid, "rank %d sent an empty answer", from).WithID("E-RANKS-054")
+			return fault.New(fault.Invalid, "rank %d sent an empty answer", from).WithID("E-RANKS-064")
 		}
 		p.stop = p.stop || x[0] == 1
 		if l.states == nil {
@@ -227,7 +227,7 @@ func encodeRows(b corpus.Batch) []byte {
 
 // decodeRows is the inverse of encodeRows; targets are zero.
 func decodeRows(x []byte) (b corpus.Batch, err error) {
-	odd := fault.New(fault.Invalid, "a question of %d bytes is no rows", len(x)).WithID("E-RANKS-055")
+	odd := fault.New(fault.Invalid, "a question of %d bytes is no rows", len(x)).WithID("E-RANKS-065")
 	if len(x) < rowsHead {
 		return b, odd
 	}
@@ -319,7 +319,7 @@ func (l *lecturer) teach(comm collective.Comm, vocab int, stopping func() bool, 
 		}
 		if direct && b.Rows > l.most {
 			return fault.New(fault.Invalid, "rank %d asks about %d rows at a time instead of %d", from, b.Rows, l.most).
-				WithID("E-RANKS-055")
+				WithID("E-RANKS-065")
 		}
 		out := []byte{0}
 		if stopping() {
@@ -349,5 +349,5 @@ func checkRows(b corpus.Batch, from, seqLen int, apart bool, vocab int) error {
 		!slices.ContainsFunc(b.Tokens, func(id int32) bool { return id < 0 || int(id) >= vocab }) {
 		return nil
 	}
-	return fault.New(fault.Invalid, "rank %d asks about ids or rows that the teacher has not", from).WithID("E-RANKS-055")
+	return fault.New(fault.Invalid, "rank %d asks about ids or rows that the teacher has not", from).WithID("E-RANKS-065")
 }

@@ -62,6 +62,14 @@ func (d DryRun) planTeaching(k *Candidate) (*TeachingPlan, error) {
 			g.All())
 		return t, nil
 	}
+	target := d.Target
+	d.Target = func() dry.Target {
+		t := target()
+		if g.All() > 1 && t.Info.Kind != "cpu" { // more ranks share the training state
+			t.Share = device.Share{World: g.All()}
+		}
+		return t
+	}
 	d.elsewhere, d.Ranks.World, d.Ranks.Teachers, d.Ranks.Split = false, g.All(), 0, false
 	p, err := d.Plan(Choice{BatchSize: k.plan.BatchSize, ChunkRows: k.plan.ChunkRows})
 	if err != nil && fault.KindOf(err) != fault.Memory {

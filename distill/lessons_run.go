@@ -130,7 +130,7 @@ func (d DryRun) planLessons(k *Candidate) (err error) {
 			return fault.New(fault.Memory, "a rank that only teaches does not hold its layers of the teacher and a pass over %d "+
 				"rows of %d positions: it %s", rows, d.SeqLen, needs(made)).
 				WithHint("--teacher-backend q4k keeps blocks, --teacher-split divides layers among the ranks that teach; or lower "+
-					"--batch-size, --grad-accum or --seq-len\n%s", made.Memory.Table()).WithID("E-RANKS-056")
+					"--batch-size, --grad-accum or --seq-len\n%s", made.Memory.Table()).WithID("E-RANKS-066")
 		}
 	}
 	return nil
@@ -204,14 +204,14 @@ func (r *Run) teach(ctx context.Context) error {
 func (c Config) validateTeachers() error {
 	g := c.Ranks
 	if g.Teachers == 0 && g.Split {
-		return fault.New(fault.Usage, "--teacher-split has no effect without --teacher-ranks").WithID("E-RANKS-051")
+		return fault.New(fault.Usage, "--teacher-split has no effect without --teacher-ranks").WithID("E-RANKS-061")
 	}
 	if g.Teachers == 0 {
 		return nil
 	}
 	what := ""
 	switch bad := func(why string) error {
-		return fault.New(fault.Usage, "--teacher-ranks %d %s", g.Teachers, why).WithID("E-RANKS-051")
+		return fault.New(fault.Usage, "--teacher-ranks %d %s", g.Teachers, why).WithID("E-RANKS-061")
 	}; {
 	case g.Split && g.Teachers < 2:
 		return bad("leaves nothing to divide by --teacher-split, which needs two of them")
@@ -234,5 +234,5 @@ func (c Config) validateTeachers() error {
 	default:
 		return nil
 	}
-	return fault.New(fault.Unavailable, "not built: --teacher-ranks with %s", what).WithID("E-RANKS-052")
+	return fault.New(fault.Unavailable, "not built: --teacher-ranks with %s", what).WithID("E-RANKS-062")
 }

@@ -133,7 +133,7 @@ func (r relay) encode() []byte {
 }
 
 func decodeRelay(x []byte) (r relay, err error) {
-	odd := fault.New(fault.Invalid, "%d bytes of the section before are no residual stream", len(x)).WithID("E-RANKS-057")
+	odd := fault.New(fault.Invalid, "%d bytes of the section before are no residual stream", len(x)).WithID("E-RANKS-067")
 	if len(x) < relayHead {
 		return r, odd
 	}
@@ -186,7 +186,7 @@ func (x *section) answer(comm collective.Comm, b corpus.Batch, r relay, first, l
 		case first:
 			return nil
 		case len(r.h) != size || pending && len(r.delta) != size:
-			return fault.New(fault.Invalid, "the section before sent %d bytes for %d rows", len(r.h), b.Rows).WithID("E-RANKS-057")
+			return fault.New(fault.Invalid, "the section before sent %d bytes for %d rows", len(r.h), b.Rows).WithID("E-RANKS-067")
 		}
 		upload(x.stream, h, r.h)
 		if pending {
@@ -224,7 +224,7 @@ func (d DryRun) planSections(rows int) (all []*dry.Record, err error) {
 	k := d.Ranks.Teachers
 	if layers := len(d.Teacher.Config.Layers); k > layers {
 		return nil, fault.New(fault.Usage, "--teacher-split over %d ranks: the teacher has %d layers", k, layers).
-			WithID("E-RANKS-058")
+			WithID("E-RANKS-068")
 	}
 	for i := range k {
 		dev := dry.New(d.Target())

@@ -35,7 +35,7 @@ func Splits(c arch.Config) error {
 		return nil
 	}
 	return fault.New(fault.Unavailable, "not built: layers on several devices for a model with %s", what).
-		WithID("E-MODEL-040")
+		WithID("E-MODEL-049")
 }
 
 // LoadSection puts layers [lo,hi) of a model on a device, in the form that LoadFrozenAs gives them.

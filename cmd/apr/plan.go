@@ -227,6 +227,9 @@ func (r *planResult) Text(p *cli.Page) {
 	if r.Ranks != nil {
 		pairs = append(pairs, ranksLines(r.Ranks, r.Backend == "cpu")...)
 	}
+	if r.Teaching != nil {
+		pairs = append(pairs, teachingLines(r.Teaching)...)
+	}
 	if r.Experts != "" {
 		pairs = append(pairs, "experts", r.Experts)
 	}

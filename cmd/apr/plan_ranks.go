@@ -19,9 +19,6 @@ func (p *planOptions) group(e *cli.Env) (distill.Group, error) {
 	g := distill.Group{World: 1, SameBits: p.Deterministic == "world"}
 	elsewhere := p.memory > 0 && p.GPUs != "all" && (p.Backend == "auto" || p.Backend == "cuda")
 	switch {
-	case p.TeacherRanks > 0:
-		return g, fault.New(fault.Unavailable, "not built yet: a plan with --teacher-ranks").
-			WithHint("without it the plan is of ranks that each have the teacher").WithID("E-RANKS-045")
 	case p.GPUs == "1":
 	case p.WorldSize > 0 || p.Rank >= 0 || !elsewhere:
 		if err := p.takeGPUs(e); err != nil {
@@ -35,9 +32,17 @@ func (p *planOptions) group(e *cli.Env) (distill.Group, error) {
 		return g, fault.New(fault.Usage, "--rank and --rendezvous need --world-size, the number of all ranks").
 			WithHint("a plan is of all ranks: --world-size or --gpus is enough%s", p.saysOfRanks()).WithID("E-RANKS-030")
 	}
-	g.World = max(1, p.WorldSize)
-	if p.Backend == "cpu" && p.Rank < 0 && g.World > 1 { // they share this machine's processors
-		runtime.GOMAXPROCS(max(1, runtime.GOMAXPROCS(0)/g.World))
+	all := party{world: max(1, p.WorldSize)}
+	if err := all.teach(p.TeacherRanks, p.TeacherSplit); err != nil {
+		return g, err
+	}
+	if all.teachers > 0 && p.shape != "" {
+		return g, fault.New(fault.Unavailable, "not built yet: --shape with --teacher-ranks").
+			WithHint("name files, or leave it out: then the plan is of ranks that each have the teacher").WithID("E-RANKS-045")
+	}
+	g.World, g.Teachers, g.Split = all.learners(), all.teachers, all.split
+	if p.Backend == "cpu" && p.Rank < 0 && g.All() > 1 { // they share this machine's processors
+		runtime.GOMAXPROCS(max(1, runtime.GOMAXPROCS(0)/g.All()))
 	}
 	return g, nil
 }

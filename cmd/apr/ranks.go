@@ -286,7 +286,7 @@ func (p *party) learners() int { return p.world - p.teachers }
 func (p *party) teach(k int, split bool) error {
 	if k >= p.world && k > 0 {
 		return fault.New(fault.Usage, "--teacher-ranks %d of %d: at least one rank has to learn", k, p.world).
-			WithHint("--world-size or --gpus counts all ranks, those that teach too").WithID("E-RANKS-050")
+			WithHint("--world-size or --gpus counts all ranks, those that teach too").WithID("E-RANKS-060")
 	}
 	p.teachers, p.split = k, split
 	return nil
