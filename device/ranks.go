@@ -63,8 +63,8 @@ type Pairer interface {
 	Part(cause error)
 }
 
-// Passer is a Stream of a device that is paired with others. Both sides make their calls in the same order, with tensors
-// of the same type and size.
+// Passer is a Stream of a device that is paired with others. Both sides make their calls in the same order, with
+// tensors of the same type and size.
 type Passer interface {
 	Stream
 	// Pass: x of Receive on rank peer's device ← x, F32 or BF16 without gaps.

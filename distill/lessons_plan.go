@@ -12,15 +12,15 @@ import (
 )
 
 // TeachingPlan says what ranks of two kinds do in a step, beside as many ranks that each have the whole teacher.
-// Operations are those of the kind of rank with the most rows. They are counted, not timed: a step takes at least as long
-// as its busiest rank, and what travels comes on top.
+// Operations are those of the kind of rank with the most rows. They are counted, not timed: a step takes at least as
+// long as its busiest rank, and what travels comes on top.
 type TeachingPlan struct {
 	Learning int `json:"learning_ranks"`
 	Teaching int `json:"teacher_ranks"`
 
 	LearningFLOPs float64      `json:"learning_flops_per_step"`
 	TeachingFLOPs float64      `json:"teaching_flops_per_step"`
-	Memory        *plan.Memory `json:"teaching_memory"` // of a rank that only teaches; null: no plan can be made for the device
+	Memory        *plan.Memory `json:"teaching_memory"` // of a rank that only teaches
 
 	// Of as many ranks that each have the whole teacher.
 	ReplicatedFLOPs  float64      `json:"replicated_flops_per_step"` // 0: they cannot share a step
@@ -58,8 +58,8 @@ func (d DryRun) planTeaching(k *Candidate) (*TeachingPlan, error) {
 		t.TeachingFLOPs = max(t.TeachingFLOPs, row*float64(d.busiestTeacher(all)))
 	}
 	if all < g.All() {
-		t.Faster, t.Reason = FasterTaught, fmt.Sprintf("%d rows are fewer than %d ranks that each have the whole teacher", all,
-			g.All())
+		t.Faster = FasterTaught
+		t.Reason = fmt.Sprintf("%d rows are fewer than %d ranks that each have the whole teacher", all, g.All())
 		return t, nil
 	}
 	target := d.Target
@@ -76,8 +76,8 @@ func (d DryRun) planTeaching(k *Candidate) (*TeachingPlan, error) {
 		return nil, err
 	}
 	t.ReplicatedFLOPs, t.ReplicatedMemory = p.Costs.FLOPs, &p.Memory
-	than := fmt.Sprintf("its busiest rank has %.3g operations a step, that of %d ranks that each have the whole teacher %.3g",
-		t.busiest(), g.All(), t.ReplicatedFLOPs)
+	than := fmt.Sprintf("the busiest rank has %.3g operations a step with --teacher-ranks, and %.3g where each of %d "+
+		"ranks has the whole teacher", t.busiest(), t.ReplicatedFLOPs, g.All())
 	switch {
 	case err != nil:
 		t.Faster, t.Reason = FasterTaught, "the whole teacher does not fit beside the student: a rank "+needs(p)

@@ -108,8 +108,8 @@ func (r *Run) pairDevices() error {
 	return nil
 }
 
-// planLessons plans what a rank that only teaches needs for the candidate k: the teacher, or some of its layers, and a pass
-// over as many rows as a learning rank has.
+// planLessons plans what a rank that only teaches needs for the candidate k: the teacher, or some of its layers, and a
+// pass over as many rows as a learning rank has.
 func (d DryRun) planLessons(k *Candidate) (err error) {
 	target, rows := d.Target(), d.lessonRows(k.plan.BatchSize)
 	if k.lessons = nil; d.Ranks.Split {
@@ -127,8 +127,8 @@ func (d DryRun) planLessons(k *Candidate) (err error) {
 			k.Lessons = &made.Memory
 		}
 		if made.Verdict != plan.Ready {
-			return fault.New(fault.Memory, "a rank that only teaches does not hold its layers of the teacher and a pass over %d "+
-				"rows of %d positions: it %s", rows, d.SeqLen, needs(made)).
+			return fault.New(fault.Memory, "a rank that only teaches does not hold its layers of the teacher and a pass over "+
+				"%d rows of %d positions: it %s", rows, d.SeqLen, needs(made)).
 				WithHint("--teacher-backend q4k keeps blocks, --teacher-split divides layers among the ranks that teach; or lower "+
 					"--batch-size, --grad-accum or --seq-len\n%s", made.Memory.Table()).WithID("E-RANKS-066")
 		}

@@ -229,7 +229,8 @@ func TestTeachingPlan(t *testing.T) {
 		t.Errorf("a teaching rank has no more of the teacher than a learning one: %+v, %+v", p.Memory, e.Memory)
 	}
 	if p.Faster != FasterReplicated || !(p.ReplicatedFLOPs > 0) || !(p.busiest() > p.ReplicatedFLOPs) ||
-		!(p.TeachingFLOPs+p.LearningFLOPs > 1.9*p.ReplicatedFLOPs) || !(p.TeachingFLOPs+p.LearningFLOPs < 2.1*p.ReplicatedFLOPs) {
+		!(p.TeachingFLOPs+p.LearningFLOPs > 1.9*p.ReplicatedFLOPs) ||
+		!(p.TeachingFLOPs+p.LearningFLOPs < 2.1*p.ReplicatedFLOPs) {
 		t.Errorf("one of each kind beside two alike: %+v", p)
 	}
 	c.Ranks = Group{World: 2, Teachers: 8}

@@ -188,7 +188,8 @@ func (r *Run) prepare() error {
 // follows.
 func (r *Run) fields() (all []collective.Field) {
 	must := r.mustAgree()
-	must["control"], must["teacher_ranks"], must["teacher_split"] = r.in.control.On, r.Config.Ranks.Teachers, r.Config.Ranks.Split
+	must["control"] = r.in.control.On
+	must["teacher_ranks"], must["teacher_split"] = r.Config.Ranks.Teachers, r.Config.Ranks.Split
 	for _, key := range slices.Sorted(maps.Keys(must)) {
 		text, err := json.Marshal(must[key])
 		if err != nil {

@@ -15,9 +15,9 @@ import (
 	"apr/tensor"
 )
 
-// A teacher that one rank cannot hold is split by layers: the i-th of K teaching ranks has layers ⌊L·i/K⌋ to ⌊L·(i+1)/K⌋.
-// Every learning rank asks the first of them, and the last one answers; between them the residual stream travels. Rows of
-// one learning rank are in one section while those of another are in the next.
+// A teacher that one rank cannot hold is split by layers: the i-th of K teaching ranks has layers ⌊L·i/K⌋ up to
+// ⌊L·(i+1)/K⌋. Every learning rank asks the first of them, and the last one answers; between them travels the
+// residual stream. Rows of one learning rank are in one section while those of another are in the next.
 
 // section is a teaching rank's part of the teacher.
 type section struct {
@@ -42,7 +42,8 @@ func loadSection(dev device.Device, s device.Stream, w model.Weights, form devic
 	if err != nil {
 		return nil, err
 	}
-	x := &section{stream: s, part: part, dev: dev, group: teacher.GroupRows(dev.Info(), seqLen), seqLen: seqLen, apart: apart}
+	x := &section{stream: s, part: part, dev: dev, group: teacher.GroupRows(dev.Info(), seqLen), seqLen: seqLen,
+		apart: apart}
 	x.room(rows)
 	return x, nil
 }
@@ -60,7 +61,8 @@ func (x *section) room(rows int) {
 
 // through takes the residual stream h + delta of all positions of b through the section; load fills both before it, and
 // read takes what they are afterwards. They are the device's until read returns.
-func (x *section) through(b corpus.Batch, pending bool, load, read func(h, delta device.Tensor, pending bool) error) error {
+func (x *section) through(b corpus.Batch, pending bool,
+	load, read func(h, delta device.Tensor, pending bool) error) error {
 	s, n, width := x.stream, b.Rows*b.SeqLen, x.part.Config.Hidden
 	if b.Rows > x.most {
 		x.room(b.Rows)
@@ -186,7 +188,8 @@ func (x *section) answer(comm collective.Comm, b corpus.Batch, r relay, first, l
 		case first:
 			return nil
 		case len(r.h) != size || pending && len(r.delta) != size:
-			return fault.New(fault.Invalid, "the section before sent %d bytes for %d rows", len(r.h), b.Rows).WithID("E-RANKS-067")
+			return fault.New(fault.Invalid, "the section before sent %d bytes for %d rows", len(r.h), b.Rows).
+				WithID("E-RANKS-067")
 		}
 		upload(x.stream, h, r.h)
 		if pending {

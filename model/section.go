@@ -113,9 +113,9 @@ func (w sectionOf) ReadFloat32(name string) ([]float32, error) {
 //
 //	x + delta ← layers(x + delta)
 //
-// x and delta [n, h] are the device's activations. delta is what is still to be added to x; pending says whether there is
-// any, and the result whether there is any afterwards. The first part reads neither. After the last one x are the final
-// hidden states. All parts after one another have the bits of Hidden.
+// x and delta [n, h] are the device's activations. delta is what is still to be added to x; pending says whether there
+// is any, and the result whether there is any afterwards. The first part reads neither. After the last one x
+// are the final hidden states. All parts after one another have the bits of Hidden.
 func (m *Section) Through(s device.Stream, x, delta device.Tensor, pending bool, t Tokens) bool {
 	w := newWorkspace(s, t.n())
 	w.lend("x", x)

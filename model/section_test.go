@@ -10,8 +10,8 @@ import (
 	"apr/tensor"
 )
 
-// TestSections: layers in sections on devices of their own, between which x and delta travel, give the bits of the whole
-// model, for every family whose layers depend on each other by the residual stream alone; others are refused by name.
+// TestSections: layers in sections on devices of their own, between which x and delta travel, give the bits of the
+// whole model, for every family whose layers depend on each other by the residual stream alone; others are refused.
 func TestSections(t *testing.T) {
 	split := 0
 	eachShape(t, func(t *testing.T, name string) {

@@ -28,8 +28,9 @@ var distillBits = map[string]cli.Bits{
 	"teacher-gemm": cli.BitsByEffect, "probe": cli.BitsByEffect, "teacher-experts": cli.SameBits,
 	// how the rows of a step are added is compared as "ranks"
 	"world-size": cli.BitsByEffect, "deterministic": cli.BitsByEffect, "rank": cli.SameBits, "rendezvous": cli.SameBits,
-	"rendezvous-timeout": cli.SameBits, "elastic": cli.SameBits, "teacher-ranks": cli.SameBits, "teacher-split": cli.SameBits,
-	"gpus": cli.BitsByEffect, "chunk-rows": cli.BitsByValue, "teacher-cache": cli.BitsByValue,
+	"rendezvous-timeout": cli.SameBits, "elastic": cli.SameBits, "teacher-ranks": cli.SameBits,
+	"teacher-split": cli.SameBits,
+	"gpus":          cli.BitsByEffect, "chunk-rows": cli.BitsByValue, "teacher-cache": cli.BitsByValue,
 	"recompute": cli.SameBits, "managed-memory": cli.SameBits,
 	"stall-timeout": cli.SameBits, "supervise": cli.SameBits, "kernel-log": cli.SameBits,
 

@@ -12,8 +12,8 @@ import (
 	"apr/tensor"
 )
 
-// A device may be joined with single other ones, each by a communicator of its own, over which tensors go from memory to
-// memory. What passes is queued on the device's stream like any other operation.
+// A device may be joined with single other ones, each by a communicator of its own, over which tensors go from memory
+// to memory. What passes is queued on the device's stream like any other operation.
 
 var (
 	_ device.Pairer = (*Device)(nil)
