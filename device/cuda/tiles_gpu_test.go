@@ -37,7 +37,7 @@ func TestTilesSpeed(t *testing.T) {
 }
 
 func tilesSpeed(t *testing.T, d *cuda.Device, parts []device.Source) {
-	defer func(was bool) { kernel.ByCodes = was }(kernel.ByCodes)
+	defer func(was int) { kernel.CodesRows = was }(kernel.CodesRows)
 	s := d.NewStream().(*cuda.Stream)
 	spec := device.WeightSpec{Name: "w", Component: device.TeacherWeights, Parts: parts, Form: device.Form{Blocks: true}}
 	load := func() device.Weight {
@@ -73,8 +73,8 @@ func tilesSpeed(t *testing.T, d *cuda.Device, parts []device.Source) {
 		}
 		want, turn := result(plain), 0
 		row := fmt.Sprintf("%6d×%-6d %v %2d rows:", plain.Rows(), plain.Cols(), parts[0].Info().DType, n)
-		for _, codes := range []bool{true, false} {
-			kernel.ByCodes = codes
+		for _, rows := range []int{kernel.TileProductRows, 0} {
+			kernel.CodesRows = rows
 			apart := apartBy(result(tiled[0]), want)
 			took := 1e6 * profiled(t, d, s, func() {
 				s.MatMul(y, x, tiled[turn%len(tiled)], device.Tensor{}, false)
@@ -83,7 +83,7 @@ func tilesSpeed(t *testing.T, d *cuda.Device, parts []device.Source) {
 			if n == 1 {
 				one = took
 			}
-			way := map[bool]string{true: "codes", false: "values"}[codes]
+			way := map[bool]string{true: "codes", false: "values"}[rows > 0]
 			rate := float64(plain.Bytes()) / took / 1e6
 			row += fmt.Sprintf("  %s %7.1f µs, %4.2f × one, %4.2f TB/s, apart %.1e;", way, took, took/one, rate, apart)
 			if !(apart < 8e-3) {

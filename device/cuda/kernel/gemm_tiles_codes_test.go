@@ -69,7 +69,7 @@ func pairCodes(p []byte, j int) (s, m byte) {
 
 // want is gemvWant by codes. Sums of x are two bfloat16 of a float32.
 func (c coded) want(x ref.Mat, bias, y *ref.Mat, out int) (want, size ref.Mat) {
-	if x.Rows > codesRows {
+	if x.Rows > CodesRows {
 		return gemvWant(x, c.rounded, bias, y, out)
 	}
 	want, size = ref.New(x.Rows, out), ref.New(x.Rows, out)
@@ -109,34 +109,39 @@ func (c coded) want(x ref.Mat, bias, y *ref.Mat, out int) (want, size ref.Mat) {
 // TestCodesBits: what a lane makes of codes, scales and minima is what the formulas give: of x with a single 1 the
 // product is a column of W. Every column of a span, of all types, with scales and minima of every size.
 func TestCodesBits(t *testing.T) {
+	for _, n := range []int{8, 16, 32, 64} {
+		for _, d := range []tensor.DType{tensor.Q4_K, tensor.Q5_K, tensor.Q6_K} {
+			t.Run(fmt.Sprint(d, n), func(t *testing.T) { checkCodes(t, d, n) })
+		}
+	}
+}
+
+func checkCodes(t *testing.T, d tensor.DType, n int) {
 	const rows, cols = 32, 256
-	for _, d := range []tensor.DType{tensor.Q4_K, tensor.Q5_K, tensor.Q6_K} {
-		t.Run(d.String(), func(t *testing.T) {
-			l := newLab(t)
-			content := l.randomBlocks(d, rows*int(d.RowBytes(cols)), false)
-			b, values := l.blocks(d, rows, cols, 0, content)
-			ptr, _ := l.alloc(rows * b.RowBytes)
-			Tile(l.op(), ptr, b, false)
-			c := codes(d, content, values, cols)
-			for first := 0; first < cols; first += codesRows {
-				x := ref.New(codesRows, cols)
-				for m := range codesRows {
-					x.Row(m)[first+m] = 1
-				}
-				y := l.out(tensor.F32, codesRows, rows)
-				GemmTiles(l.op(), y, l.in(tensor.BF16, x), []Blocks{NewBlocks(ptr, rows, cols, d)}, Mat{}, false)
-				got := l.get(y)
-				for m := range codesRows {
-					for r := range rows {
-						at := r*cols + first + m
-						value, share := c.value[at], c.group[at/32]
-						if w := value + share; math.Abs(got.Row(m)[r]-w) > 0x1p-22*(math.Abs(value)+math.Abs(share)) {
-							t.Fatalf("row %d, column %d: %g, want %g + %g", r, first+m, got.Row(m)[r], value, share)
-						}
-					}
+	byCodes(t, TileProductRows)
+	l := newLab(t)
+	content := l.randomBlocks(d, rows*int(d.RowBytes(cols)), false)
+	b, values := l.blocks(d, rows, cols, 0, content)
+	ptr, _ := l.alloc(rows * b.RowBytes)
+	Tile(l.op(), ptr, b, false)
+	c := codes(d, content, values, cols)
+	for first := 0; first < cols; first += n {
+		x := ref.New(n, cols)
+		for m := range n {
+			x.Row(m)[first+m] = 1
+		}
+		y := l.out(tensor.F32, n, rows)
+		GemmTiles(l.op(), y, l.in(tensor.BF16, x), []Blocks{NewBlocks(ptr, rows, cols, d)}, Mat{}, false)
+		got := l.get(y)
+		for m := range n {
+			for r := range rows {
+				at := r*cols + first + m
+				value, share := c.value[at], c.group[at/32]
+				if w := value + share; math.Abs(got.Row(m)[r]-w) > 0x1p-22*(math.Abs(value)+math.Abs(share)) {
+					t.Fatalf("row %d, column %d: %g, want %g + %g", r, first+m, got.Row(m)[r], value, share)
 				}
 			}
-		})
+		}
 	}
 }
 
@@ -187,14 +192,13 @@ func TestCodesError(t *testing.T) {
 				exact, _ := gemvWant(x, values, nil, nil, rows)
 				unquantised, _ := gemvWant(x, w, nil, nil, rows)
 				lost := relative(unquantised.V, exact.V)
-				apart := func(codes bool) float64 {
-					defer func(was bool) { ByCodes = was }(ByCodes)
-					ByCodes = codes
+				apart := func(most int) float64 {
+					byCodes(t, most)
 					y := l.out(tensor.F32, n, rows)
 					GemmTiles(l.op(), y, l.in(tensor.BF16, x), []Blocks{NewBlocks(ptr, rows, cols, d)}, Mat{}, false)
 					return relative(l.get(y).V, exact.V)
 				}
-				by, rounded := apart(true), apart(false)
+				by, rounded := apart(n), apart(0)
 				t.Logf("error by codes %.3g, of rounded weights %.3g, of blocks %.3g", by, rounded, lost)
 				if by > 1.05*rounded && (c.big == 1 || by > 0.1*lost) || rounded == 0 {
 					t.Errorf("error by codes %.3g, of rounded weights %.3g, of blocks %.3g", by, rounded, lost)

@@ -62,12 +62,13 @@ func TestGemmTiles(t *testing.T) {
 				continue
 			}
 			t.Run(fmt.Sprintf("%v/%v", d, c), func(t *testing.T) {
+				byCodes(t, TileProductRows*min(1, i%4)) // a quarter of the cases are by values
 				l := newLab(t)
 				l.lead, l.gap, l.multiprocessors = 8*(i%2), 8*(i%3), []int{1, 6, 132}[i%3]
-				w, values, byCodes := l.tiledCodes(d, c.rows, c.in)
+				w, values, coded := l.tiledCodes(d, c.rows, c.in)
 				x, bias, before := l.random(c.n, c.in, 1), l.random(1, c.out, 1), l.random(c.n, c.out, 1)
 				xt, bt := l.in(tensor.BF16, x), l.in(tensor.F32, bias)
-				wanted := byCodes.want
+				wanted := coded.want
 				if c.n == 1 {
 					x = integers(x)
 					wanted = func(x ref.Mat, bias, y *ref.Mat, out int) (ref.Mat, ref.Mat) {
@@ -88,17 +89,18 @@ func TestGemmTiles(t *testing.T) {
 	}
 }
 
-// byValues has the test's products by values.
-func byValues(t *testing.T) {
-	t.Cleanup(func() { ByCodes = true })
-	ByCodes = false
+// byCodes has the test's products of up to so many rows by codes.
+func byCodes(t *testing.T, rows int) {
+	was := CodesRows
+	t.Cleanup(func() { CodesRows = was })
+	CodesRows = rows
 }
 
 // TestGemmTilesBits: what a lane decodes is what Dequantize gives, bit for bit: of x with a single 1 the product is a column of W. Blocks
 // are quantised values, whose d and dmin are near each other.
 func TestGemmTilesBits(t *testing.T) {
 	const rows, cols = 32, 512
-	byValues(t)
+	byCodes(t, 0)
 	for _, d := range tileTypes {
 		t.Run(d.String(), func(t *testing.T) {
 			l := newLab(t)
@@ -133,8 +135,11 @@ func TestGemmTilesBits(t *testing.T) {
 // TestGemmTilesParts: parts of several types, more than a launch takes, make their columns of y and no others; a row of x gives the bits
 // that it gives beside others.
 func TestGemmTilesParts(t *testing.T) {
-	for _, n := range []int{codesRows - 3, codesRows + 5} {
-		t.Run(fmt.Sprint(n), func(t *testing.T) { checkParts(t, n) })
+	for _, c := range [][2]int{{29, 32}, {37, 64}, {37, 0}} { // rows of x, of which up to so many are by codes
+		t.Run(fmt.Sprint(c), func(t *testing.T) {
+			byCodes(t, c[1])
+			checkParts(t, c[0])
+		})
 	}
 }
 
@@ -167,10 +172,14 @@ func checkParts(t *testing.T, n int) {
 // TestGemmTilesSwiGLU: gu is the product, and m comes of it as SwiGLU makes it, whether gu is kept or not.
 func TestGemmTilesSwiGLU(t *testing.T) {
 	for _, c := range []struct {
-		d               tensor.DType
-		n, in, f, multi int
-	}{{tensor.Q4_K, 3, 256, 48, 1}, {tensor.Q4_K, 64, 1024, 400, 132}, {tensor.Q6_K, 9, 2048, 32, 6}, {tensor.Q8_0, 33, 96, 80, 132}, {tensor.Q5_0, 8, 2304, 16, 132}} {
+		d                      tensor.DType
+		n, in, f, multi, codes int
+	}{
+		{tensor.Q4_K, 3, 256, 48, 1, 64}, {tensor.Q4_K, 64, 1024, 400, 132, 64}, {tensor.Q4_K, 64, 1024, 400, 132, 0},
+		{tensor.Q6_K, 9, 2048, 32, 6, 64}, {tensor.Q8_0, 33, 96, 80, 132, 64}, {tensor.Q5_0, 8, 2304, 16, 132, 64},
+	} {
 		t.Run(fmt.Sprint(c), func(t *testing.T) {
+			byCodes(t, c.codes)
 			l := newLab(t)
 			l.gap, l.multiprocessors = 8, c.multi
 			gate, values := l.inTiles(c.d, c.f, c.in)
