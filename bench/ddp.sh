@@ -2,19 +2,22 @@
 # Measures several GPUs of one machine that train one student: exactness, faults, efficiency beside the same cards alone,
 # and PyTorch DDP. Needs two GPUs and NCCL; DDP needs PyTorch with transformers in python3. Prints one table per part.
 # usage: bench/ddp.sh APR DIR
-#   LIMIT=SECONDS  begins no measurement after so many seconds, and ends each by then (330)
-#   ONLY="exact world speed ddp faults"  parts, in this order; "overlap" is one more: the same step with what ranks exchange
+#   LIMIT=SECONDS  begins no measurement after so many seconds, and ends each by then (570)
+#   ONLY="speed ddp exact world faults"  parts, in this order: of each pair the cards alone and together, then PyTorch on the same
+#     cards, and a line that compares them; "overlap" is one more: the same step with what ranks exchange
 #     beside it and by itself (APR_NCCL_OVERLAP=0), and with fewer thread blocks for NCCL (NCCL_MAX_CTAS)
+#   Each part writes its lines and files before the next one begins: a run that is cut off has what it measured.
 #   CTAS="8 16"  how many
 #   PAIRS="7b:0.5b 1.5b:0.5b"  BATCH=8 (rows of each GPU)  SEQ=1024
-# About: exact 30 s, world 30 s, speed 60 s a pair and 40 s with fp8, ddp 60 s a pair, faults 40 s,
+# world also runs with 4 and 8 GPUs, where there are as many.
+# About: exact 30 s, world 30 s, speed 60 s a pair and 40 s with fp8, ddp 60 s a pair (more where torch compiles), faults 40 s,
 # overlap 20 s a pair and variant, of which there are 2 and one for each of CTAS.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 apr=$(realpath "$1") out=$2
 mkdir -p "$out"
 out=$(realpath "$out")
-limit=${LIMIT:-330} batch=${BATCH:-8} seq=${SEQ:-1024} pairs=${PAIRS:-7b:0.5b 1.5b:0.5b}
+limit=${LIMIT:-570} batch=${BATCH:-8} seq=${SEQ:-1024} pairs=${PAIRS:-7b:0.5b 1.5b:0.5b}
 temp=$(mktemp -d)
 trap 'rm -rf "$temp"' EXIT
 export NCCL_NVLS_ENABLE=0
@@ -35,7 +38,7 @@ timed() { # SECONDS NAME COMMAND…: what it says is in $temp/NAME.out and .err
 	say "$name: ended with $rc after $((SECONDS - t0)) s: $(tail -n 3 "$temp/$name.err" | cut -c1-500 | tr '\n' ' ')"
 	return $rc
 }
-asked() { [[ " ${ONLY:-exact world speed ddp faults} " == *" $1 "* ]]; }
+asked() { [[ " ${ONLY:-speed ddp exact world faults} " == *" $1 "* ]]; }
 
 text=examples/gosrc/data/gosrc-val.jsonl.zst
 common="examples/gosrc/teacher.apr --student-config examples/gosrc/student-config.json -d $text --val-fraction 0 --seq-len 256
@@ -69,7 +72,7 @@ exact() { # gradients of one GPU and of two
 }
 
 world() { # a rank dies mid-run under =world, and the run goes on
-	local flags="$common --batch-size 16 --deterministic=world --steps 600 --checkpoint-every 100" pid child
+	local flags="$common --batch-size 16 --deterministic=world --steps 600 --checkpoint-every 100" pid child n
 	timed 60 world-1 "$apr" distill $flags -o "$temp/w1"
 	timed 60 world-2 "$apr" distill $flags --gpus 2 -o "$temp/w2"
 	[ $((limit - SECONDS)) -gt 20 ] || return
@@ -84,6 +87,10 @@ world() { # a rank dies mid-run under =world, and the run goes on
 	wait $pid
 	say "killed: process $child; rank 0 ended with $?: $(grep -o 'rank [0-9] of 2[^"]*' "$temp/w3.err" | tail -n 1)"
 	timed 60 world-3 "$apr" distill $flags --gpus 2 -o "$temp/w3" --resume
+	for n in 4 8; do
+		[ "$n" -le "$gpus" ] && timed 60 "world-on-$n" "$apr" distill $flags --gpus "$n" -o "$temp/w-on-$n" &&
+			{ cmp -s "$temp/w1/student.apr" "$temp/w-on-$n/student.apr" && say "=world: $n GPUs have the bits of 1" || say "=world: bits of $n GPUs DIFFER from those of 1"; }
+	done
 	sha256sum "$temp"/w[123]/student.apr | sed "s|$temp/||" | tee -a "$log"
 	if cmp -s "$temp/w1/student.apr" "$temp/w3/student.apr" && cmp -s "$temp/w2/student.apr" "$temp/w3/student.apr"; then
 		say "=world: killed and continued on 2 GPUs has the bits of 1 and of 2 GPUs undisturbed"
@@ -138,9 +145,24 @@ overlap() { # what two GPUs exchange: beside the step and by itself, with that m
 	PY
 }
 
-ddp() {
-	timed 100 "ddp-${pair//:/-}" python3 -m torch.distributed.run --standalone --nproc-per-node 2 bench/peer/torch_kd_ddp.py "$pair" "$batch" "$seq" 15
-	grep RESULT "$temp/ddp-${pair//:/-}.out" | tee -a "$log" "$out/ranks-ddp-${pair//:/-}.txt"
+ddp() { # PyTorch on the same two cards, and how both compare
+	local name=${pair//:/-}
+	timed 150 "ddp-$name" python3 -m torch.distributed.run --standalone --nproc-per-node 2 bench/peer/torch_kd_ddp.py "$pair" "$batch" "$seq" 15
+	grep RESULT "$temp/ddp-$name.out" 2>/dev/null | tee -a "$log" "$out/ranks-ddp-$name.txt"
+	compare "$name"
+}
+
+compare() { # NAME: one line from the files of both
+	python3 - "$out" "$1" <<-'PY' 2>&1 | tee -a "$log"
+		import json, re, sys
+		out, name = sys.argv[1:]
+		try:
+		    both = json.load(open(f"{out}/ranks-both-{name}-bf16.json")); ours = both["step"]["tokens_per_second"]
+		    peak = both["peak_memory"].get("device", 0) / 2**30
+		    speed, gib = re.search(r"([0-9]+) tok/s peak ([0-9.]+) GiB", open(f"{out}/ranks-ddp-{name}.txt").read().splitlines()[-1]).groups()
+		    print(f"beside PyTorch {name}: {ours:.0f} and {speed} tokens/s, ratio {ours / float(speed):.3f}; {peak:.1f} and {gib} GiB a GPU")
+		except Exception as e: print(f"beside PyTorch {name}: not measured:", e)
+	PY
 }
 
 fault() { # NAME: what is done to rank 1 of a run that began
@@ -186,18 +208,17 @@ for x in (c, d): x.shutdown(socket.SHUT_RDWR)
 	wait
 }
 
+gpus=$(nvidia-smi -L 2>/dev/null | wc -l)
 "$apr" gpu 2>&1 | head -n 6 | tee -a "$log"
-asked exact && exact
-asked world && world
-if asked speed; then
-	for pair in $pairs; do speed bf16; done
-fi
+for pair in $pairs; do
+	asked speed && speed bf16
+	asked ddp && ddp
+done
 if asked overlap; then
 	for pair in $pairs; do overlap; done
 fi
-if asked ddp; then
-	for pair in $pairs; do ddp; done
-fi
+asked exact && exact
+asked world && world
 if asked speed; then
 	pair=${pairs%% *}
 	speed fp8 --teacher-backend q4k --teacher-gemm fp8

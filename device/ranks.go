@@ -80,6 +80,10 @@ func CheckPass(x Tensor) {
 	}
 }
 
+// TreePiece is how many elements each rank adds up at a time, at most, in a sum as a tree over more than two ranks. So
+// many of every rank are in memory at a time, as a temp of the gradients.
+const TreePiece = 1 << 20
+
 // CheckSumRanks checks a call of SumRanks.
 func CheckSumRanks(ts ...Tensor) {
 	for _, t := range ts {

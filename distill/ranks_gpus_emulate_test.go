@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 
@@ -128,7 +129,7 @@ func (own *gpuRank) train(d *cuda.Device, comm collective.Comm, te *teacher.Resi
 func TestCUDAPlanOfRanks(t *testing.T) {
 	openEmulator(t)
 	t.Setenv("APR_EMULATOR_DEVICES", "8")
-	for _, g := range []Group{{World: 3}, {World: 2, SameBits: true}} {
+	for _, g := range []Group{{World: 3}, {World: 2, SameBits: true}, {World: 4, SameBits: true}} {
 		t.Run(fmt.Sprint(g.World, g.SameBits), func(t *testing.T) {
 			b := unevenBatch()
 			s := plan.Setting{BatchSize: b.Rows, MicroRows: 2, ChunkRows: 1024}
@@ -153,5 +154,45 @@ func TestCUDAPlanOfRanks(t *testing.T) {
 				t.Errorf("ranks plan for different amounts: %v", totals)
 			}
 		})
+	}
+}
+
+// wideConfig is a student of which eight ranks share something.
+func wideConfig() arch.Config {
+	c := pairConfig()
+	c.Layers = c.Layers[:1]
+	c.Layers[0].FFN.Width = 544
+	return c
+}
+
+// Under --deterministic=world 1, 2, 4 and 8 GPUs end with the same masters, moments and weights, and have the same
+// records, bit for bit: for uneven masks, and rows without a target.
+func TestCUDASameBitsForAnyWorld(t *testing.T) {
+	openEmulator(t)
+	t.Setenv("APR_EMULATOR_DEVICES", "8")
+	b := unevenBatch()
+	s := plan.Setting{BatchSize: b.Rows, MicroRows: 1, ChunkRows: 1024}
+	var alone gpuRank
+	for _, world := range []int{1, 2, 4, 8} {
+		shared := false
+		for r, own := range onGPUs(t, Group{World: world, SameBits: true}, wideConfig(), s, []corpus.Batch{b, b}) {
+			if world == 1 {
+				alone = own
+				continue
+			}
+			contracttest.Cases(t, 1)
+			for i := range own.state {
+				if !slices.Equal(own.state[i], alone.state[i]) {
+					t.Errorf("rank %d of %d: tensor %d has other bits than one GPU's", r, world, i)
+				}
+			}
+			if fmt.Sprint(own.records) != fmt.Sprint(alone.records) {
+				t.Errorf("rank %d of %d: records %+v, one GPU's %+v", r, world, own.records, alone.records)
+			}
+			shared = shared || own.held[device.Moments] < alone.held[device.Moments]
+		}
+		if !shared && world > 1 {
+			t.Errorf("%d ranks share nothing: the test is of whole tensors alone", world)
+		}
 	}
 }

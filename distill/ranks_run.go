@@ -122,10 +122,6 @@ func (r *Run) joinDevices() error {
 	if !ok {
 		return nil
 	}
-	if r.ranks.Leaves > 0 && r.ranks.World() > 2 {
-		return fault.New(fault.Unavailable, "not built: --deterministic=world on more than two GPUs").WithID("E-RANKS-037").
-			WithHint("two GPUs have the bits of one; --backend cpu has them for up to 8 ranks")
-	}
 	r.ranks.Joined = true
 	return JoinDevices(r.ranks.Comm, dev)
 }

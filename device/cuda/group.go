@@ -218,11 +218,14 @@ func (o *operation) collectIn(g *group, f func(g *group, t *driver.Thread) error
 // SumRanks replaces each tensor by its sum over the ranks.
 func (s *Stream) SumRanks(tree bool, ts ...device.Tensor) {
 	device.CheckSumRanks(ts...)
+	if tree && s.dev.group.world > 2 && len(ts) > 0 {
+		s.sumWholeTree(ts)
+		return
+	}
 	o := s.begin("SumRanks", ts...)
 	if o == nil || len(ts) == 0 {
 		return
 	}
-	s.limitTree(tree)
 	o.collect(func(g *group, t *driver.Thread) error {
 		return g.nccl.Together(func() error {
 			for _, x := range ts {

@@ -57,8 +57,15 @@ func sharesAny(params []*device.Param) bool {
 
 // ReduceGradients: of each gradient this rank's elements ← their sum over the ranks.
 func (s *Stream) ReduceGradients(tree bool, params []*device.Param) {
-	s.limitTree(tree)
 	s.touchAll(params)
+	if tree && s.dev.group.world > 2 && len(params) > 0 { // two ranks have one order
+		grads, shares := make([]device.Tensor, len(params)), make([]device.Share, len(params))
+		for i, p := range params {
+			grads[i], shares[i] = p.Grad, p.Share
+		}
+		s.sumTree("ReduceGradients", grads, shares)
+		return
+	}
 	o := s.begin("ReduceGradients")
 	if o == nil || len(params) == 0 {
 		return
@@ -77,13 +84,6 @@ func (g *group) reduceAll(t *driver.Thread, params []*device.Param, s driver.Str
 		}
 		return nil
 	})
-}
-
-// limitTree refuses what is not built: two ranks have one order.
-func (s *Stream) limitTree(tree bool) {
-	if tree && s.dev.group.world > 2 {
-		panic("cuda: a limit of this device: a sum as a tree over more than two ranks")
-	}
 }
 
 // reduce adds the gradient of a parameter over the ranks: a reduce-scatter of what is shared, a sum of the rest.

@@ -124,6 +124,56 @@ func TestSumRanks(t *testing.T) {
 	}
 }
 
+// Sums as a tree have the bits of the tree, of whole tensors on every rank, and of gradients of the elements that a
+// rank keeps: those that one keeps alone, and those that all do.
+func TestTreeOfRanks(t *testing.T) {
+	for _, world := range severalDevices(t) {
+		t.Run(strconv.Itoa(world), func(t *testing.T) {
+			for r, err := range ranks(t, world, func(r int, d *cuda.Device, s device.Exchanger) error {
+				var ts []device.Tensor
+				sizes := []int{1, 1000, 300_001}
+				for i, n := range sizes {
+					x := d.Alloc(fmt.Sprint("x", i), device.Gradients, tensor.F32, 1, n)
+					s.Upload(x, rankValues(r, n))
+					ts = append(ts, x)
+				}
+				s.SumRanks(true, ts...)
+				for i, n := range sizes {
+					got := make([]float32, n)
+					if err := s.Download(got, ts[i]); err != nil {
+						return err
+					}
+					if !slices.Equal(got, treeSum(0, world, n)) {
+						return fmt.Errorf("the sum of %d elements has other bits", n)
+					}
+				}
+				params := sharedParams(d, r, world)
+				for _, p := range params {
+					s.Upload(p.Grad, rankValues(r, p.Rows*p.Cols))
+				}
+				s.ReduceGradients(true, params)
+				for i, p := range params {
+					n := p.Rows * p.Cols
+					got, err := own(s, p)
+					if err != nil {
+						return err
+					}
+					want := treeSum(0, world, n)
+					lo, hi, tail := p.Share.Own(n)
+					if !slices.Equal(got, append(want[lo:hi:hi], want[tail:]...)) || world > 1 && i > 0 && hi == lo {
+						return fmt.Errorf("the gradient of parameter %d has other bits", i)
+					}
+				}
+				return nil
+			}) {
+				if err != nil {
+					t.Errorf("rank %d: %v", r, err)
+				}
+			}
+		})
+	}
+}
+
 // A rank that parts ends the group: who waits for it in a sum gets an error instead of waiting for ever, and its own
 // cause, if it has one.
 func TestPart(t *testing.T) {

@@ -1,6 +1,9 @@
 package dry
 
-import "apr/device"
+import (
+	"apr/device"
+	"apr/tensor"
+)
 
 // Exchange is what a rank gives to the others in a step, in bytes that leave its memory at least, whatever
 // algorithm carries them.
@@ -41,8 +44,22 @@ func (s *Stream) SumRanks(_ bool, ts ...device.Tensor) {
 	}
 }
 
-// ReduceGradients counts what it sends.
-func (s *Stream) ReduceGradients(_ bool, params []*device.Param) { s.sends(params) }
+// ReduceGradients counts what it sends. A tree of more than two ranks takes memory, and sends what all ranks keep from
+// each to each.
+func (s *Stream) ReduceGradients(tree bool, params []*device.Param) {
+	s.sends(params)
+	world, kept := s.dev.target.Share.World, 0
+	if !tree || world <= 2 {
+		return
+	}
+	for _, p := range params {
+		n := p.Rows * p.Cols
+		_, _, tail := p.Share.Own(n)
+		s.dev.exchange.Gradients += 4 * float64(n-tail) * (float64(world-1) - 2*s.dev.others())
+		kept += p.Share.Kept(n)
+	}
+	s.Release(s.Temp("ranks.tree", device.Gradients, tensor.F32, world, min(kept, device.TreePiece)))
+}
 
 // SendGradients is ReduceGradients: gradients travel where they lie.
 func (s *Stream) SendGradients(params []*device.Param) { s.sends(params) }
