@@ -127,7 +127,8 @@ func TestTaughtGoesOn(t *testing.T) {
 	c := ranksConfig(t)
 	c.Control, c.ValFraction = true, 0.2
 	c = shortData(t, c)
-	if _, _, err := runOnce(t, c, 1, 0); err != nil {
+	alone, _, err := runOnce(t, c, 1, 0)
+	if err != nil {
 		t.Fatal(err)
 	}
 	want := studentBytes(t, c)
@@ -148,8 +149,11 @@ func TestTaughtGoesOn(t *testing.T) {
 		if !bytes.Equal(studentBytes(t, c), want) {
 			t.Errorf("then %d teaching ranks: the student has other bytes than that of an unbroken run", then)
 		}
-		if e := out.Evaluation(nameTeacher); e == nil || !(e.NatsPerToken > 0) || !e.KL.Finite() {
-			t.Errorf("then %d teaching ranks: the teacher has no score: %+v", then, e)
+		for _, name := range []string{nameTeacher, nameDistilled, nameControl} {
+			if e, w := out.Evaluation(name), alone.Evaluation(name); e == nil || e.Targets != w.Targets ||
+				e.NatsPerToken != w.NatsPerToken || e.KL != w.KL || !e.KL.Finite() {
+				t.Errorf("then %d teaching ranks: the %s scores %+v, want %+v", then, name, e, w)
+			}
 		}
 	}
 }
