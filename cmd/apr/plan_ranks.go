@@ -105,7 +105,7 @@ func through(lo, hi int) string {
 func ranksLines(r *distill.RanksPlan, host bool) []string {
 	text := fmt.Sprintf("%d, which share the %d rows of a step", r.World, r.Rows)
 	if r.Parts > 0 {
-		text += fmt.Sprintf("; each computes %d of its %d parts, one after the other", r.Parts/r.World, r.Parts)
+		text += fmt.Sprintf("; a step has %d parts, of which each computes %d", r.Parts, r.Parts/r.World)
 	}
 	lines := []string{"ranks", text}
 	if least := slices.MinFunc(r.Ranks, func(a, b distill.RankPlan) int { return a.Rows - b.Rows }); host {
@@ -115,6 +115,8 @@ func ranksLines(r *distill.RanksPlan, host bool) []string {
 		}
 		const together = "together %s of this machine, if all are here; of it %s each for gradients on their way"
 		lines = append(lines, "", fmt.Sprintf(together, plan.Amount(sum), plan.Amount(least.Exchange.Host)))
+	} else if r.Parts > 0 && r.World > 2 {
+		lines = append(lines, "", "gradients of the others arrive in a part of the memory of activations, which has room for them")
 	} else {
 		lines = append(lines, "", "gradients and weights travel where they lie: no copies")
 	}
