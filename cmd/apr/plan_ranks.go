@@ -116,7 +116,7 @@ func ranksLines(r *distill.RanksPlan, host bool) []string {
 		const together = "together %s of this machine, if all are here; of it %s each for gradients on their way"
 		lines = append(lines, "", fmt.Sprintf(together, plan.Amount(sum), plan.Amount(least.Exchange.Host)))
 	} else if r.Parts > 0 && r.World > 2 {
-		lines = append(lines, "", "gradients of the others arrive in a part of the memory of activations, which has room for them")
+		lines = append(lines, "", "gradients of the others arrive in memory that activations had before")
 	} else {
 		lines = append(lines, "", "gradients and weights travel where they lie: no copies")
 	}
