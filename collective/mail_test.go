@@ -52,9 +52,12 @@ func TestPost(t *testing.T) {
 			for from := range next {
 				for ; from != c.Rank() && next[from] < 3; next[from]++ {
 					by, x, err := c.Take(from)
-					if err != nil || by != from || !slices.Equal(x, letter(from, c.Rank(), next[from])) {
-						return fmt.Errorf("message %d of rank %d for rank %d is another one, by rank %d (%v)", next[from], from,
-							c.Rank(), by, err)
+					if err != nil {
+						return err
+					}
+					if by != from || !slices.Equal(x, letter(from, c.Rank(), next[from])) {
+						return fmt.Errorf("message %d of rank %d for rank %d is another one, by rank %d", next[from], from,
+							c.Rank(), by)
 					}
 				}
 			}

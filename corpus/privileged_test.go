@@ -120,7 +120,7 @@ func TestTeacherPromptHeldOut(t *testing.T) {
 	for _, part := range []*Tokens{train, held} {
 		lo := int64(0)
 		for i, d := range part.Docs {
-			own := byteEncoder{}.AppendText(nil, "t"+string(rune(part.IDs[lo+2])))
+			own := byteEncoder{}.AppendText(nil, "t"+string(part.IDs[lo+2]))
 			if w := part.Words[i]; (w != nil) != (part.IDs[lo+2]%2 == 0) || w != nil && !slices.Equal(w.IDs[1:3], own) {
 				t.Errorf("document %v has the words %v", part.IDs[lo:d.End], w)
 			}
