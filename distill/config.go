@@ -134,5 +134,5 @@ func (c Config) Validate() error {
 	}
 	return errors.Join(c.LoRA.validate(c), c.validateEnsemble(), c.validateGuide(), c.validateMaps(),
 		c.validateTogether(), c.validateCached(), c.Ranks.Check(c.Rows()), c.validateTeachers(),
-		c.validateOnPolicy(), c.validateAlign())
+		c.validateOnPolicy())
 }

@@ -68,6 +68,7 @@ type Loss struct {
 	before    int      // targets of the step before the first of the rows: dropout of the head depends on a target's place
 	positions int      // of a micro-batch, counted or not: no more rows wait for a product; 0: those given
 	own       *ownRows // of the step; nil: there are none
+	spans     *spans   // weighs the gradients of the targets; nil: nothing does
 }
 
 // gradientRows is how many rows' gradients wait for one pair of products where they have a buffer of their own: every
@@ -132,6 +133,9 @@ func (l *Loss) Backward(s device.Stream, student *model.Model, t teacher.Teacher
 			y, mid := targets.RowRange(lo, hi), hi-lo-l.own.in(from+lo, from+hi)
 			if mid == hi-lo {
 				s.Loss(dz, z, tl, y, spec)
+				if l.spans != nil {
+					l.spans.scale(s, dz, from+lo)
+				}
 				continue
 			}
 			if mid > 0 {

@@ -22,7 +22,7 @@ const (
 	AlignSame    = "same"    // they must be one
 	AlignAuto    = "auto"    // project if they are not
 	AlignProject = "project" // the teacher's probabilities are moved to the student's ids
-	AlignChunk   = "chunk"   // likelihoods of equal spans are compared: not built
+	AlignChunk   = "chunk"   // likelihoods of equal spans are compared
 )
 
 // projected says how a teacher with another tokenizer teaches.
@@ -33,12 +33,20 @@ type projected struct {
 	fresh bool
 	text  bool // the text teaches where the teacher does not
 	dry   bool // on a device that computes nothing, or in a probe: no text is read
+	chunk bool // likelihoods of spans are compared, no distributions
 }
 
 // of wraps a teacher.
 func (p *projected) of(m *model.Model, info device.Info, temperature float64) teacher.Teacher {
+	inner := &teacher.Resident{Model: m, Group: teacher.GroupRows(info, p.most)}
+	if p.chunk {
+		return &teacher.Chunks{
+			Inner: inner, Device: m.Device(), Pair: p.pair, Most: p.most, Rows: chunkLogits, Apart: p.apart, Fresh: p.fresh,
+			Dry: p.dry,
+		}
+	}
 	return &teacher.Aligned{
-		Inner:  &teacher.Resident{Model: m, Group: teacher.GroupRows(info, p.most)},
+		Inner:  inner,
 		Device: m.Device(), Pair: p.pair, Most: p.most, Temperature: temperature, Apart: p.apart, Fresh: p.fresh,
 		Text: p.text, Dry: p.dry,
 	}
@@ -74,7 +82,7 @@ func (in *inputs) project(c Config, obs Observer) error {
 		{in.adapter != nil && sameFile(c.Teacher, c.Student), "adapters beside the teacher's own weights"},
 	} {
 		if t.asked {
-			return fault.New(fault.Unavailable, "not built yet: --align project with %s", t.what).WithID("E-ALIGN-011")
+			return fault.New(fault.Unavailable, "not built yet: --align %s with %s", c.alignment(), t.what).WithID("E-ALIGN-011")
 		}
 	}
 	if in.student == nil {
@@ -94,6 +102,12 @@ func (in *inputs) project(c Config, obs Observer) error {
 	if err != nil {
 		return err
 	}
+	chunk := c.Align == AlignChunk
+	if chunk {
+		if err := in.checkChunk(c); err != nil {
+			return err
+		}
+	}
 	if err := teacher.CheckAligned(pair, c.Teacher, c.Student, in.teacher.Config.Vocab, in.studentConfig.Vocab,
 		c.Loss); err != nil {
 		return err
@@ -101,9 +115,12 @@ func (in *inputs) project(c Config, obs Observer) error {
 	in.tokenizer, in.vocab = mine, mine.RealIDs()
 	in.projected = &projected{
 		pair: pair, most: min(in.teacher.Config.MaxPositions, rowsOfTeacher*c.SeqLen), apart: c.DocumentMask,
-		fresh: !c.Packing, text: teacher.TextTeaches(c.Loss),
+		fresh: !c.Packing, text: teacher.TextTeaches(c.Loss) && !chunk, chunk: chunk,
 	}
 	in.recordTokenizer(c)
+	if chunk {
+		return nil
+	}
 	b := pair.W.Encoding()
 	in.records["projection"] = runlog.Input{
 		SHA256: pair.W.SHA256(), Of: "sizes, and of each row of the matrix its length, ids and weights", Bytes: int64(len(b)),
@@ -117,7 +134,15 @@ func (in *inputs) project(c Config, obs Observer) error {
 func projects(c Config, same error) bool {
 	f := (*fault.Error)(nil)
 	differ := errors.As(same, &f) && f.ID == "E-VOCAB-001"
-	return c.Align == AlignProject || c.Align == AlignAuto && differ
+	return c.Align == AlignProject || c.Align == AlignChunk || c.Align == AlignAuto && differ
+}
+
+// alignment is the word of --align that tokenizers that differ are aligned by.
+func (c Config) alignment() string {
+	if c.Align == AlignChunk {
+		return AlignChunk
+	}
+	return AlignProject
 }
 
 // suggestProject adds to a fault about two tokenizers what can be done.
@@ -130,17 +155,9 @@ func suggestProject(c Config, err error) error {
 	return err
 }
 
-// validateAlign refuses what no alignment can mean.
-func (c Config) validateAlign() error {
-	if c.Align == AlignChunk {
-		return fault.New(fault.Unavailable, "not built yet: --align chunk").WithHint("--align project").WithID("E-ALIGN-010")
-	}
-	return nil
-}
-
 // projectedBy refuses a device that cannot move probabilities.
 func (in *inputs) projectedBy(dev device.Device) error {
-	if in.projected == nil || !slices.Contains(dev.Info().Lacks, device.Projects) {
+	if in.projected == nil || in.projected.chunk || !slices.Contains(dev.Info().Lacks, device.Projects) {
 		return nil
 	}
 	return fault.New(fault.Unavailable, "not built yet for %s: %s (--align project)", dev.Info().Kind, device.Projects).
@@ -157,7 +174,11 @@ func (in *inputs) sampleAlignment(c Config, obs Observer) error {
 	if p == nil {
 		return nil
 	}
-	t, n := &teacher.Aligned{Pair: p.pair, Most: p.most, Apart: p.apart, Fresh: p.fresh}, min(sampledRows, in.rows.Len())
+	n := min(sampledRows, in.rows.Len())
+	var t teacher.Partial = &teacher.Aligned{Pair: p.pair, Most: p.most, Apart: p.apart, Fresh: p.fresh}
+	if p.chunk {
+		t = &teacher.Chunks{Pair: p.pair, Most: p.most, Apart: p.apart, Fresh: p.fresh}
+	}
 	for i := range n {
 		b := corpus.Batch{Rows: 1, SeqLen: c.SeqLen, Tokens: make([]int32, c.SeqLen), Targets: make([]int32, c.SeqLen),
 			Mask: make([]uint8, c.SeqLen)}
@@ -167,12 +188,16 @@ func (in *inputs) sampleAlignment(c Config, obs Observer) error {
 		}
 	}
 	counts := t.Counts()
+	if counts.Taught == 0 && p.chunk {
+		return fault.New(fault.Invalid, "the teacher teaches none of %d positions of the data: no two places are common to "+
+			"both tokenizers; %s", counts.Targets, p.counted(counts)).WithID("E-ALIGN-016")
+	}
 	if counts.Taught == 0 {
 		return fault.New(fault.Invalid, "the teacher teaches none of %d positions of the data: no token of both tokenizers "+
 			"begins at one place and stands for one id; %s",
 			counts.Targets, alignText(counts)).WithID("E-ALIGN-016")
 	}
-	obs.Message("alignment of %d rows: %s", n, alignText(counts))
+	obs.Message("alignment of %d rows: %s", n, p.counted(counts))
 	in.aligned = counts
 	return nil
 }
@@ -182,6 +207,11 @@ func (r *Run) recordProjection() error {
 	p := r.in.projected
 	if p == nil {
 		return nil
+	}
+	if p.chunk {
+		return r.dir.Event("decision", SpansEvent, map[string]any{"teacher_positions": p.most, "sample": r.in.aligned},
+			"the teacher has another tokenizer: likelihoods of spans that both cut at both ends are compared; elsewhere "+
+				"cross-entropy keeps its weight")
 	}
 	detail := map[string]any{
 		"sha256": p.pair.W.SHA256(), "audit": p.pair.W.Audit(), "teacher_positions": p.most, "sample": r.in.aligned,
@@ -199,14 +229,31 @@ func (r *Run) recordProjection() error {
 // ProjectionEvent is the name of the event that records the matrix between two vocabularies.
 const ProjectionEvent = "projection of the teacher's ids"
 
+// SpansEvent is the name of the event that records how likelihoods of spans are compared.
+const SpansEvent = "likelihoods of spans"
+
+// counted says how many positions teach.
+func (p *projected) counted(c teacher.AlignCounts) string {
+	if !p.chunk {
+		return alignText(c)
+	}
+	part := func(n, of int) float64 { return 100 * float64(n) / float64(max(1, of)) }
+	s := fmt.Sprintf("%.1f %% of %d positions are in spans that both tokenizers cut at both ends; %.2f %% of %d bytes "+
+		"are covered", part(c.Taught, c.Targets), c.Targets, part(c.Bytes-c.Lost, c.Bytes), c.Bytes)
+	if c.Lost > 0 {
+		s += fmt.Sprintf("; %d are not, as where %s", c.Lost, c.Why)
+	}
+	return s
+}
+
 // recordTaught writes down how much of a leg's steps the teacher taught.
 func (l *leg) recordTaught() error {
 	if l.taught.Targets == 0 {
 		return nil
 	}
-	l.run.obs.Message("the teacher taught %s", l.taught.text())
-	return l.run.dir.Event("record", TaughtEvent, map[string]any{"leg": l.name, "counts": l.taught.AlignCounts},
-		l.taught.text())
+	said := l.run.in.projected.counted(l.taught.AlignCounts)
+	l.run.obs.Message("the teacher taught %s", said)
+	return l.run.dir.Event("record", TaughtEvent, map[string]any{"leg": l.name, "counts": l.taught.AlignCounts}, said)
 }
 
 // TaughtEvent is the name of the event that says how many positions a teacher with another tokenizer taught.
@@ -233,9 +280,6 @@ func (l *leg) countTaught(line *runlog.Step) {
 
 // taught counts the positions of a leg.
 type taught struct{ teacher.AlignCounts }
-
-// text says how many positions teach.
-func (t taught) text() string { return alignText(t.AlignCounts) }
 
 func alignText(c teacher.AlignCounts) string {
 	part := func(n, of int) float64 { return 100 * float64(n) / float64(max(1, of)) }

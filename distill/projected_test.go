@@ -178,7 +178,15 @@ func TestAlignRefused(t *testing.T) {
 	}{
 		{"same", "E-VOCAB-001", "--align project", fault.Invalid, func(c *Config) { c.Align = AlignSame }},
 		{"the default", "E-VOCAB-001", "--align project", fault.Invalid, func(c *Config) { c.Align = "" }},
-		{"chunk", "E-ALIGN-010", "--align chunk", fault.Unavailable, func(c *Config) { c.Align = AlignChunk }},
+		{"chunk by another divergence", "E-ALIGN-017", "--align chunk", fault.Unavailable, func(c *Config) {
+			c.Align, c.Loss.Divergence = AlignChunk, device.TVD
+		}},
+		{"chunk with alpha 1", "E-ALIGN-012", "--align chunk", fault.Usage, func(c *Config) {
+			c.Align, c.Loss.Alpha = AlignChunk, 1
+		}},
+		{"chunk with guides", "E-ALIGN-011", "--align chunk with", fault.Unavailable, func(c *Config) {
+			c.Align, c.Guide.Attention = AlignChunk, 1
+		}},
 		{"several teachers", "E-ALIGN-011", "several teachers", fault.Unavailable,
 			func(c *Config) { c.Ensemble.More = []string{"../testdata/models/gosrc-q4_k_m.gguf"} }},
 		{"rows of the student's own", "E-ALIGN-011", "--on-policy", fault.Unavailable, func(c *Config) {

@@ -42,6 +42,10 @@ func OpenReplay(ctx context.Context, c Config, dev device.Device, obs Observer) 
 		return nil, fault.New(fault.Unavailable, "not built yet: recomputing the steps of a run with --on-policy").
 			WithID("E-POLICY-003")
 	}
+	if c.Align == AlignChunk {
+		return nil, fault.New(fault.Unavailable, "not built yet: recomputing the steps of a run with --align chunk").
+			WithID("E-ALIGN-018")
+	}
 	c.TokenCache = nil // what is judged is made again from the texts
 	in, err := openInputs(ctx, c, dev, obs)
 	if err != nil {

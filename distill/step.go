@@ -48,6 +48,7 @@ type Trainer struct {
 	own    *ownRows        // of OwnRows; nil: the student wrote no row
 	// waits for what reads the weights beside a step's gradients; nil: nothing does
 	beforeUpdate func() error
+	spans        *spans // of a teacher.Chunks, once a step was taken; nil: the teacher is none
 }
 
 // NewTrainer returns a trainer for steps of rows sequences of seqLen positions.
@@ -70,6 +71,9 @@ func (t *Trainer) Free() {
 	t.batch.Free(t.Student.Device())
 	if t.own != nil {
 		t.own.free(t.Student.Device())
+	}
+	if t.spans != nil {
+		t.spans.free()
 	}
 	if a, ok := t.Teacher.(interface{ Free() }); ok { // what it keeps beside its model
 		a.Free()
@@ -120,6 +124,9 @@ func (t *Trainer) Apply(ctx context.Context, b corpus.Batch) (Record, error) {
 	s := t.stream
 	if t.Ranks.alone() {
 		t.gradients(b, b.TargetCount())
+		if t.spans != nil && t.spans.failed != nil {
+			return Record{}, fmt.Errorf("step %d: %w", t.Steps, t.spans.failed)
+		}
 	} else if err := t.join(ctx, b); err != nil {
 		return Record{}, fmt.Errorf("step %d: %w", t.Steps, err)
 	}
@@ -171,7 +178,12 @@ func (t *Trainer) gradientsTo(send *sender, b corpus.Batch, n int) error {
 	if t.own != nil {
 		t.own.begin(b)
 	}
-	s.SetScalars(t.scalars())
+	sc := t.scalars()
+	if c, ok := t.Teacher.(*teacher.Chunks); ok {
+		t.measure(c, b)
+		sc.D = t.spans.sum
+	}
+	s.SetScalars(sc)
 
 	for _, p := range t.trained() {
 		s.Zero(p.Grad)
@@ -253,7 +265,11 @@ func (t *Trainer) micro(m model.MicroBatch, complete func([]*device.Param)) {
 	loss := t.Loss
 	loss.ChunkRows, loss.positions = min(loss.ChunkRows, hidden.Rows), hidden.Rows // whatever counts: the same memory each time
 	loss.own = t.own
-	loss.Backward(s, t.Student, t.Teacher, dx, x, t.batch.Targets.RowRange(m.Lo, m.Hi), m.Lo)
+	of := t.Teacher
+	if loss.spans = t.spans; loss.spans != nil {
+		of, loss.Spec = nil, device.LossSpec{Temperature: 1} // the gradient of −ln q(y), which spans weigh
+	}
+	loss.Backward(s, t.Student, of, dx, x, t.batch.Targets.RowRange(m.Lo, m.Hi), m.Lo)
 
 	s.Phase(device.PhaseBackward)
 	dHidden := dx

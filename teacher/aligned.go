@@ -153,10 +153,16 @@ func AlignRow(a *align.Aligner, b corpus.Batch, ids *[]int32, fresh bool, most i
 
 // fill makes a batch of rows of n positions, whose targets nobody reads.
 func (t *Aligned) fill(rows, starts, from [][]int32, n int) corpus.Batch {
+	return fillRows(rows, starts, from, n, t.Apart)
+}
+
+// fillRows makes a batch of rows of n positions, of which those of from count; with apart it says where documents
+// begin.
+func fillRows(rows, starts, from [][]int32, n int, apart bool) corpus.Batch {
 	all := len(rows) * n
 	b := corpus.Batch{Rows: len(rows), SeqLen: n, Tokens: make([]int32, all), Targets: make([]int32, all),
 		Mask: make([]uint8, all)}
-	if t.Apart {
+	if apart {
 		b.Starts = make([]int32, all)
 	}
 	for i, ids := range rows {
@@ -169,7 +175,7 @@ func (t *Aligned) fill(rows, starts, from [][]int32, n int) corpus.Batch {
 			if p < len(ids) {
 				b.Tokens[i*n+p] = ids[p]
 			}
-			if t.Apart && len(ids) > 0 {
+			if apart && len(ids) > 0 {
 				b.Starts[i*n+p] = starts[i][min(p, len(ids)-1)]
 			}
 		}

@@ -185,7 +185,7 @@ func (o *distillOptions) lossTable() []cli.Option {
 		{Name: "divergence-beta", Value: cli.Float(&o.DivergenceBeta, 0.5).In(0, 1), Help: "beta of jsd, lambda of the skew divergences"},
 		{Name: "align", Value: cli.Enum(&o.Align, "same", "same", "auto", "project", "chunk"),
 			Help: "whose tokenizers may differ: same = none, project = the teacher's, whose probabilities are moved to the " +
-				"student's ids, auto = project if they do"},
+				"student's ids, auto = project if they do, chunk = likelihoods of equal spans"},
 	}
 }
 

@@ -26,6 +26,7 @@ package align
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"apr/corpus"
@@ -130,12 +131,19 @@ type Row struct {
 	// why the position does not teach: Apart or Differs.
 	From []int32
 
+	// Spans are pieces of the virtual text between neighbouring places at which a token of both begins.
+	Spans []Span
+
 	Bytes  int // of the row's text
 	Common int // input positions after which a token of both begins at the same place
 	Taught int // of them, those whose next ids agree
 	// Lost are pieces of the row that do not teach at all: of Bytes, their sum is covered by no place of the teacher's.
 	Lost []Loss
 }
+
+// Span is a piece of text that both tokenizers cut at both ends, and not between: the student's input positions
+// [From, To) predict its tokens, and the teacher's [TeacherFrom, TeacherTo) theirs, behind the same prefix.
+type Span struct{ From, To, TeacherFrom, TeacherTo int32 }
 
 // Loss is a piece of text that does not teach.
 type Loss struct {
@@ -178,7 +186,7 @@ func (a *Aligner) Align(ids []int32, fresh bool, most int) (*Row, error) {
 	a.ids, a.at, a.doc, a.fresh, a.broken = ids, 0, 0, fresh, ""
 	a.starts, a.theirs = a.starts[:0], a.theirs[:0]
 	r := &a.row
-	r.IDs, r.Starts, r.From, r.Lost = r.IDs[:0], r.Starts[:0], r.From[:0], r.Lost[:0]
+	r.IDs, r.Starts, r.From, r.Lost, r.Spans = r.IDs[:0], r.Starts[:0], r.From[:0], r.Lost[:0], r.Spans[:0]
 	r.Bytes, r.Common, r.Taught = 0, 0, 0
 	a.owes = a.p.Teacher.AddBOS()
 	for i := 0; i < len(ids); {
@@ -346,6 +354,7 @@ func clip(s string) string {
 // match finds for each input position of the student the position of the teacher that predicts the same token.
 func (a *Aligner) match(most int) {
 	r := &a.row
+	whole := len(r.Lost) == 0 && (most <= 0 || len(r.IDs) <= most)
 	if most > 0 && len(r.IDs) > most {
 		kept := a.bytesUpTo(most)
 		if n := r.Bytes - r.LostBytes() - kept; n > 0 {
@@ -354,7 +363,7 @@ func (a *Aligner) match(most int) {
 		}
 		r.IDs, r.Starts, a.theirs = r.IDs[:most], r.Starts[:most], a.theirs[:most]
 	}
-	j := 1
+	j, before := 1, [2]int{}
 	for i := 1; i < len(a.ids); i++ {
 		from := Apart
 		if place := a.starts[i]; place >= 0 {
@@ -364,6 +373,7 @@ func (a *Aligner) match(most int) {
 			if j < len(a.theirs) && a.theirs[j] == place {
 				r.Common++
 				from = Differs
+				a.span(&before, i, j)
 				if a.p.W.First(r.IDs[j]) == a.ids[i] {
 					r.Taught++
 					from = int32(j - 1)
@@ -372,6 +382,21 @@ func (a *Aligner) match(most int) {
 		}
 		r.From = append(r.From, from)
 	}
+	if whole { // both end where the row ends
+		a.span(&before, len(a.ids), len(r.IDs))
+	}
+}
+
+// span adds the tokens from the last common place on, before, to those of the student's i and the teacher's j, and
+// moves before there. A span with a token that stands for nothing, or stands in no text that is compared, is none.
+func (a *Aligner) span(before *[2]int, i, j int) {
+	from := *before
+	*before = [2]int{i, j}
+	if from[0] == 0 || j == from[1] || slices.Contains(a.starts[from[0]:i], nowhere) ||
+		slices.Contains(a.theirs[from[1]:j], nowhere) {
+		return
+	}
+	a.row.Spans = append(a.row.Spans, Span{int32(from[0] - 1), int32(i - 1), int32(from[1] - 1), int32(j - 1)})
 }
 
 // bytesUpTo returns the bytes of text that teach and lie before the teacher's token n.
