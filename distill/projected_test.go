@@ -21,7 +21,10 @@ import (
 )
 
 // learned trains a tokenizer of pieces, or a byte-level one, on the program's own text.
-func learned(t testing.TB, pieces bool) *tokenizer.Tokenizer {
+func learned(t testing.TB, pieces bool) *tokenizer.Tokenizer { return learnedOf(t, pieces, 700) }
+
+// learnedOf is learned with so many ids.
+func learnedOf(t testing.TB, pieces bool, n int) *tokenizer.Tokenizer {
 	t.Helper()
 	var texts []string
 	for _, name := range []string{"run.go", "leg.go", "inputs.go", "step.go"} {
@@ -31,9 +34,9 @@ func learned(t testing.TB, pieces bool) *tokenizer.Tokenizer {
 		}
 		texts = append(texts, string(b))
 	}
-	tok, err := train.ByteLevel(texts, 700)
+	tok, err := train.ByteLevel(texts, n)
 	if pieces {
-		tok, err = train.Pieces(texts, 700)
+		tok, err = train.Pieces(texts, n)
 	}
 	if err != nil {
 		t.Fatal(err)
