@@ -18,6 +18,7 @@ import (
 // gradient of a step within float32, and as far as bfloat16 allows.
 func TestCUDAChunk(t *testing.T) {
 	models := newChunkModels(t, 400, 700)
+	models.by = 2 // where logits are large, bfloat16 moves probabilities
 	step := func(d device.Device) (sums []float64, weights []float32, grads [][]float32) {
 		tr, _, _, b := models.step(t, d, chunkText, 24)
 		if err := tr.Teacher.(*teacher.Chunks).Align(b); err != nil {
@@ -35,7 +36,7 @@ func TestCUDAChunk(t *testing.T) {
 	for _, v := range []struct {
 		compute cuda.Compute
 		within  float64
-	}{{cuda.F32, 1e-4}, {cuda.BF16, .1}} {
+	}{{cuda.F32, 1e-4}, {cuda.BF16, .05}} {
 		d, err := cuda.Open(cuda.Options{Compute: v.compute})
 		if err != nil {
 			t.Fatal(err)

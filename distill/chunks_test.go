@@ -64,9 +64,11 @@ func TestChunk(t *testing.T) {
 type chunkModels struct {
 	theirs, mine   *tokenizer.Tokenizer
 	teacher, start string
+	by             float32 // the student's weights are multiplied by it: another model than the teacher
 }
 
 func newChunkModels(t *testing.T, theirs, mine int) (m chunkModels) {
+	m.by = 6
 	m.theirs, m.mine = learnedOf(t, false, theirs), learnedOf(t, true, mine)
 	m.teacher = narrowModel(t, m.theirs, m.theirs.RealIDs()+3)
 	m.start = narrowModel(t, m.mine, m.mine.RealIDs()+5)
@@ -85,7 +87,7 @@ func (m chunkModels) step(t *testing.T, d device.Device, text []string, seqLen i
 	s := d.NewStream()
 	big := loadTeacher(t, d, m.teacher).Model
 	student := loadStudent(t, d, s, m.start)
-	scaleWeights(t, student, s, 6) // another model than the teacher
+	scaleWeights(t, student, s, m.by)
 	b := dryBatch(len(text), seqLen)
 	for i, line := range text {
 		ids := mine.Encode(line, tokenizer.PlainText)
