@@ -12,10 +12,11 @@ import (
 // chunkLogits is how many rows of the teacher's logits exist at a time.
 const chunkLogits = 256
 
-// spans is what a step of a teacher.Chunks needs: the likelihoods that both models give to spans of text decide what the
-// gradient of −ln q(y) is multiplied by at each target,
+// spans is what a step of a teacher.Chunks needs: the likelihoods that both models give to spans of text decide what
+// the gradient of −ln q(y) is multiplied by at each target,
 //
-//	L = 1/N·(Σ_i (1−α)·CE_i + α·T²·Σ_c D(u_c, v_c)),  ∂L/∂z_i = 1/N·((1−α) + α·T²·w_c)·(q − e_y),  w_c = −∂D/∂v_c
+//	L       = 1/N·(Σ_i (1−α)·CE_i + α·T²·Σ_c D(u_c, v_c))
+//	∂L/∂z_i = 1/N·((1−α) + α·T²·w_c)·(q − e_y),  w_c = −∂D/∂v_c
 //
 // for target i in span c; outside of spans w is 0. v_c must be known before the first gradient of its span, so the
 // student's body and head run once more before the step's own pass, and the host waits for them.

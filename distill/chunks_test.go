@@ -76,8 +76,8 @@ func newChunkModels(t *testing.T, theirs, mine int) (m chunkModels) {
 }
 
 // step is a trainer of the student by the teacher, and a batch of rows of text.
-func (m chunkModels) step(t *testing.T, d device.Device, text []string, seqLen int) (*Trainer, *model.Model, *align.Pair,
-	corpus.Batch) {
+func (m chunkModels) step(t *testing.T, d device.Device, text []string, seqLen int) (*Trainer, *model.Model,
+	*align.Pair, corpus.Batch) {
 	t.Helper()
 	theirs, mine := m.theirs, m.mine
 	pair, err := align.NewPair(mine, theirs)

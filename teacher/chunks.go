@@ -94,8 +94,8 @@ func (t *Chunks) dry(rows int) {
 	t.next, t.targets = fillRows(ids, starts, from, t.Most, t.Apart), make([]int32, rows*t.Most)
 }
 
-// Likelihoods returns ln p of the teacher's own next tokens at its kept positions, for rows of a batch that was aligned.
-// It waits for the device.
+// Likelihoods returns ln p of the teacher's own next tokens at its kept positions, for rows of a batch that was
+// aligned. It waits for the device.
 func (t *Chunks) Likelihoods(s device.Stream, rows int) ([]float32, error) {
 	if t.batch == nil {
 		t.batch = model.NewBatch(t.Device, rows, t.Most)
@@ -160,8 +160,12 @@ const sure = -0x1p-24
 //
 //	a = e^{u/T}, b = e^{v/T},  D = a·ln(a/b) + (1−a)·ln((1−a)/(1−b))
 //
-// as of two coins (Minixhofer et al. 2025, arXiv:2503.20083), and −∂D/∂v = (a−b)/((1−b)·T): what the gradient q − e_y of
-// each of the student's tokens y in the span is multiplied by. Likelihoods of 1 are taken as e^{−2⁻²⁴}.
+// as of two coins (Minixhofer et al. 2025, arXiv:2503.20083), and the weight
+//
+//	−∂D/∂v = (a−b)/((1−b)·T)
+//
+// by which the gradient q − e_y of each of the student's tokens y in the span is multiplied. A likelihood of 1 is
+// taken as the next smaller one of float32.
 func SpanLoss(u, v, t float64) (d, weight float64) {
 	u, v = min(u/t, sure), min(v/t, sure)
 	a, b, notA, notB := math.Exp(u), math.Exp(v), -math.Expm1(u), -math.Expm1(v)

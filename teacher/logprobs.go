@@ -37,7 +37,8 @@ func (l *LogProbs) Read(s device.Stream, z device.Tensor, ids []int32, at int) {
 		}
 		index := l.index.RowRange(0, x.Rows)
 		s.UploadInts(index, host[:x.Rows])
-		flat := device.Tensor{Buf: y.Buf, Off: y.Off, Rows: (x.Rows-1)*y.Stride + y.Cols, Cols: 1, Stride: 1, DType: tensor.F32}
+		flat := y // with what is between its rows, which nobody reads, one long column
+		flat.Rows, flat.Cols, flat.Stride = (x.Rows-1)*y.Stride+y.Cols, 1, 1
 		s.Gather(l.all.RowRange(at+lo, at+hi), flat, index)
 		s.Release(y)
 	}
