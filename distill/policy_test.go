@@ -3,6 +3,7 @@ package distill
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -200,9 +201,16 @@ func rowLogits(t *testing.T, m *model.Model, s device.Stream, b corpus.Batch, vo
 // TestOwnRowsReference: the divergence of a step with rows of the student's own is that of float64 at the positions
 // that count, each with the teacher's distribution of that position; what is read of the drawn tokens is their
 // probability there; and the gradient over the whole vocabulary is that of rows of data with the same ids: none goes
-// through the draw.
+// through the draw. The second student caps its logits, as Gemma 2 does.
 func TestOwnRowsReference(t *testing.T) {
+	for _, limit := range []float64{0, 3} {
+		t.Run(fmt.Sprintf("cap %g", limit), func(t *testing.T) { ownRowsReference(t, limit) })
+	}
+}
+
+func ownRowsReference(t *testing.T, limit float64) {
 	tr, big, b := ownTrainer(t, false)
+	tr.Student.Config.FinalCap = limit
 	s, v := tr.stream, tr.Loss.Vocab
 	p, q := rowLogits(t, big.Model, s, b, v), rowLogits(t, tr.Student, s, b, v)
 	var d float64
@@ -261,8 +269,14 @@ func doubles(x []float32) (y []float64) {
 }
 
 // TestDrawnTokenGradient: the estimate by the drawn token is (ln q(y) − ln p(y))·(e_y − q)/N, and in the mean
-// over y ~ q the gradient over the whole vocabulary.
+// over y ~ q the gradient over the whole vocabulary; through a cap of the logits, if there is one.
 func TestDrawnTokenGradient(t *testing.T) {
+	for _, limit := range []float64{0, 3} {
+		t.Run(fmt.Sprintf("cap %g", limit), func(t *testing.T) { drawnTokenGradient(t, limit) })
+	}
+}
+
+func drawnTokenGradient(t *testing.T, limit float64) {
 	const n, v = 70, 33
 	d, err := cpu.New(cpu.Options{})
 	if err != nil {
@@ -280,6 +294,9 @@ func TestDrawnTokenGradient(t *testing.T) {
 	z, p := make([]float32, n*v), make([]float32, n*v)
 	for i := range z {
 		z[i], p[i] = float32(2*rng.NormFloat64()), float32(2*rng.NormFloat64())
+		if limit > 0 {
+			z[i] = float32(limit * math.Tanh(float64(z[i])/limit))
+		}
 	}
 	for r := v; r < n*v; r++ { // one row of logits, so that all its ids can be the target
 		z[r], p[r] = z[r%v], p[r%v]
@@ -292,12 +309,18 @@ func TestDrawnTokenGradient(t *testing.T) {
 	s.UploadInts(targets, o.targets)
 	s.Upload(zt, z)
 	s.Upload(pt, p)
-	spec := device.LossSpec{Alpha: 1, Temperature: 1, Divergence: device.ReverseKL}
+	spec := device.LossSpec{Alpha: 1, Temperature: 1, Divergence: device.ReverseKL, Cap: limit}
 	s.SetScalars(device.Scalars{InvN: 1})
 	o.loss(s, gt, zt, pt, targets, spec, 0)
 	got := make([]float32, n*v)
 	if err := s.Download(got, gt); err != nil {
 		t.Fatal(err)
+	}
+	slope := make([]float64, v) // of the capped logits over those before
+	for i := range slope {
+		if slope[i] = 1; limit > 0 {
+			slope[i] -= math.Pow(float64(z[i])/limit, 2)
+		}
 	}
 	lq, lp := ref.LogSoftmax(doubles(z[:v]), 1), ref.LogSoftmax(doubles(p[:v]), 1)
 	want, mean := make([]float64, n*v), make([]float64, v)
@@ -308,14 +331,19 @@ func TestDrawnTokenGradient(t *testing.T) {
 			if j == y {
 				e = 1
 			}
-			want[i*v+j] = (lq[y] - lp[y]) * (e - math.Exp(lq[j]))
+			want[i*v+j] = (lq[y] - lp[y]) * (e - math.Exp(lq[j])) * slope[j]
 			if i < v {
 				mean[j] += math.Exp(lq[y]) * float64(got[i*v+j])
 			}
 		}
 	}
 	near.Check(t, "by the drawn token", got, want, 1e-5)
-	near.Check(t, "in the mean", mean, ref.LossGradAt(doubles(z[:v]), doubles(p[:v]), 0, spec), 1e-5)
+	spec.Cap = 0
+	all := ref.LossGradAt(doubles(z[:v]), doubles(p[:v]), 0, spec)
+	for i := range all {
+		all[i] *= slope[i]
+	}
+	near.Check(t, "in the mean", mean, all, 1e-5)
 	contracttest.Cases(t, n)
 }
 

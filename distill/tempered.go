@@ -37,11 +37,6 @@ func (t *Trainer) tempered(b corpus.Batch) (r temperedReading, err error) {
 		return r, nil // no temperature changes the largest logit
 	}
 	r.positions = len(student) / v
-	if limit := t.Student.Config.FinalCap; limit > 0 {
-		for i, z := range student {
-			student[i] = float32(limit * math.Tanh(float64(z)/limit))
-		}
-	}
 	rows := float64(r.positions)
 	var expected float64 // Σ p·z of the student's logits, which grows with their scale
 	for at := 0; at < len(student); at += v {
@@ -85,7 +80,7 @@ func largest(z []float32) (best int) {
 	return best
 }
 
-// logits computes the logits of both models for the first n targets of b at most, of one micro-batch: [n, Vocab] each.
+// logits computes the logits of both models, capped where theirs are, for the first n targets of b at most, of one micro-batch: [n, Vocab] each.
 func (t *Trainer) logits(b corpus.Batch, n int) (student, teacher []float32, err error) {
 	s := t.stream
 	t.batch.Load(s, b, t.MicroRows)
