@@ -89,6 +89,7 @@ world() { # a rank dies mid-run under =world, and the run goes on
 	timed 60 world-3 "$apr" distill $flags --gpus 2 -o "$temp/w3" --resume
 	for n in 4 8; do
 		[ "$n" -le "$gpus" ] && timed 60 "world-on-$n" "$apr" distill $flags --gpus "$n" -o "$temp/w-on-$n" &&
+			[ -e "$temp/w1/student.apr" ] &&
 			{ cmp -s "$temp/w1/student.apr" "$temp/w-on-$n/student.apr" && say "=world: $n GPUs have the bits of 1" || say "=world: bits of $n GPUs DIFFER from those of 1"; }
 	done
 	sha256sum "$temp"/w[123]/student.apr | sed "s|$temp/||" | tee -a "$log"
@@ -102,6 +103,7 @@ world() { # a rank dies mid-run under =world, and the run goes on
 step() { # NAME WORLD DEVICES FLAGS…
 	local name=$1 n=$2 devices=$3
 	shift 3
+	rm -f "$out/ranks-$name.json" # of an earlier call
 	CUDA_VISIBLE_DEVICES=$devices timed 75 "$name" "$apr" bench --backend cuda --shape "$pair" --random-weights --batch-size "$batch" --seq-len "$seq" \
 		--warmup 8 --iterations 30 $([ "$n" = 1 ] && echo --floor 0 --peak-size 1024 || echo --world-size "$n") "$@" --no-progress --json &&
 		cp "$temp/$name.out" "$out/ranks-$name.json"
@@ -147,6 +149,7 @@ overlap() { # what two GPUs exchange: beside the step and by itself, with that m
 
 ddp() { # PyTorch on the same two cards, and how both compare
 	local name=${pair//:/-}
+	rm -f "$out/ranks-ddp-$name.txt" # of an earlier call
 	timed 150 "ddp-$name" python3 -m torch.distributed.run --standalone --nproc-per-node 2 bench/peer/torch_kd_ddp.py "$pair" "$batch" "$seq" 15
 	grep RESULT "$temp/ddp-$name.out" 2>/dev/null | tee -a "$log" "$out/ranks-ddp-$name.txt"
 	compare "$name"

@@ -167,6 +167,7 @@ type question struct {
 	TextField     string
 	MessagesField string
 	OneBadIn      int
+	Words         bool     `json:",omitempty"` // of the teacher's own, which are errors otherwise
 	Inputs        []string // in order: how each file is read, and its content, or its size
 }
 
@@ -175,6 +176,7 @@ func newQuestion(enc IdentifiedEncoder, opt EncodeOptions) question {
 	return question{
 		Version: cacheVersion, Encoder: hex.EncodeToString(id[:]), EOS: opt.EOS, Vocab: opt.Vocab, Turns: opt.Turns, NFC: opt.NFC,
 		TextField: opt.Read.TextField, MessagesField: opt.Read.MessagesField, OneBadIn: oneBadIn,
+		Words: opt.Read.TeacherPrompts,
 	}
 }
 

@@ -28,6 +28,7 @@ func TestTeacherPrompt(t *testing.T) {
 		{`{"prompt": "a", "teacher_prompt": "bcd", "completion": "xy"}`, "<a/[xy/$", "----+++-", "<a/[", "<bcd/["},
 		{`{"prompt": "abc", "teacher_prompt": "d", "completion": ""}`, "<abc/[/$", "------+-", "<abc/[", "<d/["},
 		{`{"prompt": "a", "teacher_prompt": "bcd"}`, "<a/[$", "-----", "<a/[", "<bcd/["},
+		{`{"prompt": "a", "completion": "x", "teacher_prompt": null}`, "<a/[x/$", "----++-", "<a/[", "<a/["},
 		{`{"prompt": "a", "completion": null, "teacher_prompt": "b"}`, "<a/[$", "-----", "<a/[", "<b/["},
 		{`{"prompt": "a", "teacher_prompt": [{"role": "user", "content": "b"}, {"role": "assistant", "content": "c"},
 			{"role": "user", "content": "d"}], "completion": "x"}`, "<a/[x/$", "----++-", "<a/[", "<b/[c/<d/["},

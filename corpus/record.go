@@ -102,8 +102,8 @@ func sourceOf(v strictjson.Value) (string, *fault.Error) {
 // contentOf reads the text or the conversation of a record.
 func contentOf(v strictjson.Value, opt ReadOptions) (Document, *fault.Error) {
 	names, texts := opt.fields()
-	_, words := v.Get(teacherPrompt)
-	words = words && opt.anyForm()
+	own, words := v.Get(teacherPrompt)
+	words = words && own.Kind() != strictjson.Null && opt.anyForm()
 	for i, name := range names {
 		field, ok := v.Get(name)
 		if !ok {

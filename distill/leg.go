@@ -188,9 +188,9 @@ func (l *leg) step(ctx context.Context, out *Outcome) error {
 	if err != nil {
 		return err
 	}
+	var words corpus.Batch
 	if l.policy != nil {
-		b = l.policy.add(b, own)
-		l.giveWords(own)
+		b, words = l.policy.add(b, own), l.giveWords(own)
 	}
 	// A signal does not break off a step: the weights would be worth nothing.
 	var rec Record
@@ -220,7 +220,10 @@ func (l *leg) step(ctx context.Context, out *Outcome) error {
 		end := l.policy.besideStep(ctx, own, r.steps)
 		l.trainer.beforeUpdate = end
 		rec, err = l.trainer.Apply(context.WithoutCancel(ctx), b)
-		return errors.Join(err, end())
+		if failed := end(); failed != nil && !errors.Is(err, failed) { // the step may have ended for that
+			err = errors.Join(err, failed)
+		}
+		return err
 	})
 	if err != nil && !Refused(err) {
 		return err
@@ -254,7 +257,7 @@ func (l *leg) step(ctx context.Context, out *Outcome) error {
 		return l.recordRefusal(err, k, from, rec)
 	}
 	if l.policy != nil {
-		r.ownRows, r.ownStep = b.Slice(b.Rows-min(ownSamples, l.policy.rows), b.Rows), k
+		r.ownRows, r.ownWords, r.ownStep = b.Slice(b.Rows-min(ownSamples, l.policy.rows), b.Rows), words, k
 		if err := l.guardOwn(k, line.OnPolicy); err != nil {
 			return err
 		}

@@ -98,15 +98,16 @@ func appendOwn(b corpus.Batch, prompt, text []int32, pad int32) corpus.Batch {
 	return b
 }
 
-// giveWords gives the step's rows of the teacher's to it, if it reads other words than the student.
-func (l *leg) giveWords(d drawn) {
+// giveWords gives the step's rows of the teacher's to it, if it reads other words than the student, and returns the last of
+// them, which samples show.
+func (l *leg) giveWords(d drawn) (last corpus.Batch) {
 	t, ok := l.teacher.(*teacher.Privileged)
 	if !ok {
-		return
+		return last
 	}
 	b := l.policy.teacherRows(d, t.SeqLen)
-	l.run.ownWords = b.Slice(b.Rows-min(ownSamples, b.Rows), b.Rows)
 	t.Give(b)
+	return b.Slice(b.Rows-min(ownSamples, b.Rows), b.Rows)
 }
 
 // withWords counts the prompts that have words of the teacher's own.

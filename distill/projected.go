@@ -157,7 +157,17 @@ func suggestProject(c Config, err error) error {
 
 // projectedBy refuses a device that cannot move probabilities.
 func (in *inputs) projectedBy(dev device.Device) error {
-	if in.projected == nil || in.projected.chunk || !slices.Contains(dev.Info().Lacks, device.Projects) {
+	if in.projected == nil {
+		return nil
+	}
+	if in.projected.chunk {
+		if !slices.Contains(dev.Info().Lacks, device.Experts) { // their Combine weighs gradients of positions
+			return nil
+		}
+		return fault.New(fault.Unavailable, "not built yet for %s: weights of single positions (--align chunk)", dev.Info().Kind).
+			WithHint("--backend cpu").WithID("E-ALIGN-019")
+	}
+	if !slices.Contains(dev.Info().Lacks, device.Projects) {
 		return nil
 	}
 	return fault.New(fault.Unavailable, "not built yet for %s: %s (--align project)", dev.Info().Kind, device.Projects).

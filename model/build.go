@@ -340,13 +340,13 @@ func (m *Model) Frozen() *Model {
 			continue
 		}
 		if matrix, vec := f.place(g); matrix != nil {
-			matrix.param = nil
+			matrix.param, matrix.lora = nil, matrix.lora.still()
 		} else {
 			vec.param = nil
 		}
 	}
 	if f.Config.Tied {
-		f.head = linear{weight: f.embed.weight, lora: m.head.lora}
+		f.head = linear{weight: f.embed.weight, lora: m.head.lora.still()}
 	}
 	return &f
 }

@@ -72,6 +72,16 @@ func (l *lora) dropped(s device.Stream, x device.Tensor) (_ device.Tensor, relea
 	return y, func() { s.Release(y) }
 }
 
+// still returns the same adapters, that drop nothing while others of the model train; nil of nil.
+func (l *lora) still() *lora {
+	if l == nil {
+		return nil
+	}
+	c := *l
+	c.drop = &dropout{}
+	return &c
+}
+
 // rank returns the columns of u, 0 for no adapters.
 func (l *lora) rank() int {
 	if l == nil {

@@ -170,6 +170,22 @@ func TestAdaptersOfFamilies(t *testing.T) {
 	})
 }
 
+// A student writes the rows of its next step beside the present one: its frozen form drops nothing while it trains.
+func TestFrozenDropsNothing(t *testing.T) {
+	f := readFixture(t, goldens+"/families/gemma3_text")
+	d := testDevice(t)
+	s := d.NewStream()
+	a, tokens := newAdapted(t, f, d, s, .4), f.tokens(d, s)
+	want := logitsOf(t, d, s, a.m.Frozen(), f, tokens)
+	defer a.m.Dropping()()
+	if !equalBits(logitsOf(t, d, s, a.m.Frozen(), f, tokens), want) {
+		t.Error("values are dropped")
+	}
+	if equalBits(logitsOf(t, d, s, a.m, f, tokens), want) {
+		t.Error("the control drops nothing")
+	}
+}
+
 func logitsOf(t *testing.T, d device.Device, s device.Stream, m *model.Model, f *fixture, tokens model.Tokens) []float32 {
 	t.Helper()
 	x := s.Temp("hidden", device.Activations, d.Info().Activations, len(f.ids), f.config.Hidden)

@@ -61,7 +61,7 @@ func TestAlignTotal(t *testing.T) {
 // teachers are all types of this package that are teachers.
 var teachers = []teacher.Teacher{&teacher.Resident{}, &teacher.Ensemble{}, &teacher.Routed{}, &teacher.States{},
 	&teacher.Drawn{},
-	&teacher.Aligned{}, &teacher.Lesson{}, &teacher.Privileged{}}
+	&teacher.Aligned{}, &teacher.Chunks{}, &teacher.Lesson{}, &teacher.Privileged{}}
 
 // TestNoTeacherHasGradients is harness verify_q4k_no_grad_typestate: every method of every type that is a teacher. None
 // takes or returns what is trained.

@@ -52,7 +52,7 @@ model() {
 	local begun=$SECONDS layers=()
 	[ ! -f "$temp/$1.gguf" ] || return 0
 	[ "$LAYERS" = 0 ] || layers=(-layers "$LAYERS")
-	run "${2:-60}" "make-$1" "$SYNTH" -shape "$1" "${layers[@]}" -scheme q4_k_m -tokens "${3:-151665}" -o "$temp/$1.gguf" || return 1
+	run "${2:-60}" "make-$1" "$SYNTH" -shape "$1" "${layers[@]}" -scheme q4_k_m -tokens "${3:-151665}" -o "$temp/$1.gguf" || { rm -f "$temp/$1.gguf"; return 1; }
 	note "$1 in Q4_K_M made in $((SECONDS - begun)) s: $(stat -c %s "$temp/$1.gguf") bytes"
 }
 
@@ -118,6 +118,7 @@ time.sleep(600)' >"$temp/hog" 2>&1 &
 }
 
 live() {
+	rm -f "$OUT/cache-torch-$BIG.txt"
 	run 150 "torch-$BIG" $TORCH --pairs "$BIG:$STUDENT" --variants bf16-compile-chunk --batch "$ROWS" --seq "$ROW" --steps 20 || return
 	grep RESULT "$OUT/cache-torch-$BIG.json" >"$OUT/cache-torch-$BIG.txt" || note "torch-$BIG: no result"
 	rm -f "$OUT/cache-torch-$BIG.json"

@@ -31,7 +31,7 @@ run products device/cuda '^TestTilesSpeed$' || status=1
 	grep -oE '[0-9]+×.*' "$OUT/rows-products.txt"
 } >>"$OUT/rows.md"
 for way in codes values; do
-	run "passes-$way" bench '^TestFewRowSpeed$' "APR_TILES=$way"
+	run "passes-$way" bench '^TestFewRowSpeed$' "APR_TILES=$way" || status=1
 	{
 		echo "Passes of 7B in Q4_K_M by $way:"
 		grep -oE '(a pass of +[0-9]+ positions .*|to the first token .*|[a-z ]+of a (pass|prompt) of 64.*)' "$OUT/rows-passes-$way.txt"
