@@ -83,13 +83,14 @@ func parseQuestion(p pair, v strictjson.Value) (Document, *fault.Error) {
 // words encodes what the teacher reads of d, whose own ids and mask are those of e: the ids of its conversation before
 // the reply. A document whose record has no reply loses the place of one.
 func (d *Document) words(e *encoded, enc Encoder) error {
-	at := lastRun(e.mask)
-	ids, mask, err := enc.AppendChat(nil, []uint8{}, slices.Concat(d.Teacher, d.Messages[d.prompt:]))
+	at, theirs := lastRun(e.mask), slices.Concat(d.Teacher, d.Messages[d.prompt:])
+	ids, mask, err := enc.AppendChat(nil, []uint8{}, theirs)
 	if err != nil {
 		return err
 	}
 	end := lastRun(mask)
-	if at <= 0 || end <= 0 {
+	// Without a run for each reply the last one may be another's: a template may write nothing of an empty one.
+	if at <= 0 || end <= 0 || runs(e.mask) < replies(d.Messages) || runs(mask) < replies(theirs) {
 		return fault.New(fault.Invalid, "the chat template writes no reply of the assistant behind %q", teacherPrompt).
 			WithID("E-CORPUS-086")
 	}
@@ -116,6 +117,26 @@ func lastRun(mask []uint8) int {
 		i--
 	}
 	return i
+}
+
+// runs returns how many runs of ones there are.
+func runs(mask []uint8) (n int) {
+	for i, m := range mask {
+		if m != 0 && (i == 0 || mask[i-1] == 0) {
+			n++
+		}
+	}
+	return n
+}
+
+// replies returns how many messages are the assistant's.
+func replies(messages []Message) (n int) {
+	for _, m := range messages {
+		if m.Role == "assistant" {
+			n++
+		}
+	}
+	return n
 }
 
 // LongestWords returns how many positions a row of the teacher's has at most, where a student of rows of seqLen

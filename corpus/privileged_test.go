@@ -130,3 +130,34 @@ func TestTeacherPromptHeldOut(t *testing.T) {
 		}
 	}
 }
+
+// quietEncoder is byteEncoder whose replies count without what ends them: one without words leaves no trace.
+type quietEncoder struct{ byteEncoder }
+
+func (e quietEncoder) AppendChat(ids []int32, written []uint8, messages []Message) ([]int32, []uint8, error) {
+	first := len(ids)
+	ids, written, err := e.byteEncoder.AppendChat(ids, written, messages)
+	for i := range written[:min(len(written), len(ids)-first)] {
+		if ids[first+i] == 258 {
+			written[i] = 0
+		}
+	}
+	return ids, written, err
+}
+
+// TestReplyWithoutTrace: where the template writes nothing of a reply that is not there yet, an earlier one is not taken for it.
+func TestReplyWithoutTrace(t *testing.T) {
+	opt := options
+	opt.Read.TeacherPrompts = true
+	const asked = `{"prompt": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}], `
+	for record, want := range map[string]string{
+		asked + `"teacher_prompt": "d"}`:                    "writes no reply of the assistant",
+		asked + `"teacher_prompt": "d", "completion": "x"}`: "",
+	} {
+		_, _, err := Load(context.Background(), []string{put(t, "d.jsonl", []byte(record))}, quietEncoder{}, opt)
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", record, err, want)
+		}
+		contracttest.Cases(t, 1)
+	}
+}
