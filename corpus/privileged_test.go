@@ -149,11 +149,14 @@ func (e quietEncoder) AppendChat(ids []int32, written []uint8, messages []Messag
 func TestReplyWithoutTrace(t *testing.T) {
 	opt := options
 	opt.Read.TeacherPrompts = true
-	const asked = `{"prompt": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}], `
+	const asked = `{"prompt": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"},
+		{"role": "user", "content": "c"}], "teacher_prompt": [{"role": "user", "content": "d"},
+		{"role": "assistant", "content": "e"}, {"role": "user", "content": "f"}]`
 	for record, want := range map[string]string{
-		asked + `"teacher_prompt": "d"}`:                    "writes no reply of the assistant",
-		asked + `"teacher_prompt": "d", "completion": "x"}`: "",
+		asked + `}`: "writes no reply of the assistant",
+		asked + `, "completion": [{"role": "assistant", "content": "x"}]}`: "",
 	} {
+		record = strings.ReplaceAll(record, "\n", " ")
 		_, _, err := Load(context.Background(), []string{put(t, "d.jsonl", []byte(record))}, quietEncoder{}, opt)
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", record, err, want)
