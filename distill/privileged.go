@@ -98,8 +98,8 @@ func appendOwn(b corpus.Batch, prompt, text []int32, pad int32) corpus.Batch {
 	return b
 }
 
-// giveWords gives the step's rows of the teacher's to it, if it reads other words than the student, and returns the last
-// of them, which samples show.
+// giveWords gives the step's rows of the teacher's to it, if it reads other words than the student, and returns the
+// last of them, which samples show.
 func (l *leg) giveWords(d drawn) (last corpus.Batch) {
 	t, ok := l.teacher.(*teacher.Privileged)
 	if !ok {

@@ -164,7 +164,7 @@ func (in *inputs) projectedBy(dev device.Device) error {
 		if !slices.Contains(dev.Info().Lacks, device.Experts) { // their Combine weighs gradients of positions
 			return nil
 		}
-		return fault.New(fault.Unavailable, "not built yet for %s: weights of single positions (--align chunk)", dev.Info().Kind).
+		return fault.New(fault.Unavailable, "not built yet for %s: weights of positions (--align chunk)", dev.Info().Kind).
 			WithHint("--backend cpu").WithID("E-ALIGN-019")
 	}
 	if !slices.Contains(dev.Info().Lacks, device.Projects) {

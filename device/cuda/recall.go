@@ -64,7 +64,8 @@ func (s *Stream) recall(key device.ReplayKey) bool {
 // keep keeps a recording that has a key, if its operations follow from that. The lock is held.
 func (r *replays) keep(rec *recording) {
 	epoch := r.epoch.Load()
-	if rec.key.Of == nil || rec.epoch != epoch || rec.temps.Load() || rec.stream.failed() { // failure leaves operations out
+	failed := rec.stream.failed() // then operations were left out
+	if rec.key.Of == nil || rec.epoch != epoch || rec.temps.Load() || failed {
 		return
 	}
 	r.recipes = slices.DeleteFunc(r.recipes, func(old *recording) bool { return old.epoch != epoch })
