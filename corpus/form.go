@@ -30,8 +30,8 @@ var pairs = []pair{
 	{formAlpaca, "instruction", "input", "output"},
 }
 
-// teacherPrompt is the field of words that the teacher sees in the place of the prompt. A record of a prompt with it is refused
-// unless ReadOptions.TeacherPrompts asks for it, and so are tables and Parquet; where it is null there are none.
+// teacherPrompt is the field of words that the teacher sees in the place of the prompt. A record of a prompt with it is
+// refused unless ReadOptions.TeacherPrompts asks for it, and so are tables and Parquet; null is as if it were absent.
 const teacherPrompt = "teacher_prompt"
 
 // onlyForTeacher is why.

@@ -145,7 +145,8 @@ func (e quietEncoder) AppendChat(ids []int32, written []uint8, messages []Messag
 	return ids, written, err
 }
 
-// TestReplyWithoutTrace: where the template writes nothing of a reply that is not there yet, an earlier one is not taken for it.
+// TestReplyWithoutTrace: where the template writes nothing of a reply that is not there yet, no earlier one is taken
+// for it.
 func TestReplyWithoutTrace(t *testing.T) {
 	opt := options
 	opt.Read.TeacherPrompts = true

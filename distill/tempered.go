@@ -80,7 +80,8 @@ func largest(z []float32) (best int) {
 	return best
 }
 
-// logits computes the logits of both models, capped where theirs are, for the first n targets of b at most, of one micro-batch: [n, Vocab] each.
+// logits computes the logits of both models, capped where theirs are, for the first n targets of b at most, of one
+// micro-batch: [n, Vocab] each.
 func (t *Trainer) logits(b corpus.Batch, n int) (student, teacher []float32, err error) {
 	s := t.stream
 	t.batch.Load(s, b, t.MicroRows)
