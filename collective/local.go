@@ -100,13 +100,14 @@ func (l *local) meet(first func() error) error {
 		g.changed.Broadcast()
 		return nil
 	}
-	for turn := g.turn; g.turn == turn && g.lost == nil; {
+	turn := g.turn
+	for g.turn == turn && g.lost == nil {
 		g.changed.Wait()
 	}
-	if g.lost != nil {
+	if g.turn == turn {
 		return g.lost
 	}
-	return nil
+	return nil // all had come, whatever was lost since
 }
 
 // whole returns the group of all ranks.

@@ -12,6 +12,7 @@ import (
 	"apr/device"
 	"apr/internal/fault"
 	"apr/model"
+	"apr/run/watch"
 	"apr/teacher"
 	"apr/tensor"
 )
@@ -65,6 +66,10 @@ func (g Group) teachers(s int) (lo, hi int) {
 	}
 	return teachersOf(s, g.World, g.Teachers)
 }
+
+// passes reports whether answers may go from device to device: not from a teaching rank that several learning ranks
+// have in common, which until one of them receives could not answer the others.
+func (p *pupil) passes() bool { return p.paired && p.group.Teachers >= p.group.World }
 
 // about makes the questions about the rows of b: to n teachers, rows ⌊R·i/n⌋ to ⌊R·(i+1)/n⌋ to the i-th.
 func (p *pupil) about(b corpus.Batch) (l lesson) {
@@ -301,14 +306,15 @@ func (l *lecturer) begin(b corpus.Batch) {
 }
 
 // teach answers the questions of the learning ranks until rank 0 has no more. stopping says that this rank was asked to
-// end: the learning ranks are told so, and end after their step.
-func (l *lecturer) teach(comm collective.Comm, vocab int, stopping func() bool, doing func(string)) error {
+// end: the learning ranks are told so, and end after their step. The watchdog judges a body, but not how long a learning
+// rank takes until it receives: that rank has a watchdog of its own.
+func (l *lecturer) teach(comm collective.Comm, vocab int, stopping func() bool, dog *watch.Watchdog) error {
 	for n := 0; ; n++ {
 		from, x, err := comm.Take(collective.Anyone)
 		if err != nil || len(x) == 0 {
 			return err
 		}
-		doing(fmt.Sprintf("lesson %d, for rank %d", n, from))
+		dog.Doing(fmt.Sprintf("lesson %d, for rank %d", n, from))
 		direct := x[0] == 1
 		b, err := decodeRows(x[1:])
 		if err != nil {
@@ -318,8 +324,7 @@ func (l *lecturer) teach(comm collective.Comm, vocab int, stopping func() bool, 
 			return err
 		}
 		if direct && b.Rows > l.most {
-			return fault.New(fault.Invalid, "rank %d asks about %d rows at a time instead of %d", from, b.Rows, l.most).
-				WithID("E-RANKS-065")
+			return tooManyRows(from, b.Rows, l.most)
 		}
 		out := []byte{0}
 		if stopping() {
@@ -334,13 +339,23 @@ func (l *lecturer) teach(comm collective.Comm, vocab int, stopping func() bool, 
 			return err
 		}
 		if direct { // the learning rank knows that it can receive
-			l.stream.(device.Passer).Pass(from, l.teacher.Final())
-			l.teacher.End(l.stream)
-			if _, err := l.stream.Wait(context.Background()); err != nil {
+			if err := l.pass(from, dog); err != nil {
 				return err
 			}
 		}
 	}
+}
+
+// pass gives what the body has left to the device of a learning rank, once it is done.
+func (l *lecturer) pass(to int, dog *watch.Watchdog) error {
+	if _, err := l.stream.Wait(context.Background()); err != nil {
+		return err
+	}
+	defer keepAlive(dog, fmt.Sprintf("until rank %d receives", to))()
+	l.stream.(device.Passer).Pass(to, l.teacher.Final())
+	l.teacher.End(l.stream)
+	_, err := l.stream.Wait(context.Background())
+	return err
 }
 
 // checkRows refuses rows that no learning rank of this run has.
@@ -350,4 +365,10 @@ func checkRows(b corpus.Batch, from, seqLen int, apart bool, vocab int) error {
 		return nil
 	}
 	return fault.New(fault.Invalid, "rank %d asks about ids or rows that the teacher has not", from).WithID("E-RANKS-065")
+}
+
+// tooManyRows refuses rows that there is no room for, which the plan did not count.
+func tooManyRows(from, rows, most int) error {
+	return fault.New(fault.Invalid, "rank %d asks about %d rows at a time, more than %d", from, rows, most).
+		WithID("E-RANKS-065")
 }

@@ -2,6 +2,7 @@ package distill
 
 import (
 	"context"
+	"strings"
 
 	"apr/collective"
 	"apr/corpus"
@@ -10,6 +11,7 @@ import (
 	"apr/internal/fault"
 	"apr/model"
 	"apr/plan"
+	"apr/teacher"
 )
 
 // askAhead asks for what the teacher says of step k, of rows b, and of the step after it, which the teaching ranks
@@ -20,10 +22,10 @@ func (l *leg) askAhead(k int, b corpus.Batch) error {
 		return nil
 	}
 	// Before the first step the teacher's answers are read several times.
-	p.direct = p.paired && l.trainer.Optimizer.Applied > 0
+	p.direct = p.passes() && l.trainer.Optimizer.Applied > 0
 	defer func() { p.direct = false }()
 	if l.asked <= k {
-		if err := l.ask(b); err != nil {
+		if err := l.ask(b, l.trainer.Optimizer.Applied == 0); err != nil {
 			return err
 		}
 		l.asked = k + 1
@@ -40,13 +42,14 @@ func (l *leg) askAhead(k int, b corpus.Batch) error {
 		return nil // the step itself says so
 	}
 	l.asked = k + 2
-	return l.ask(next)
+	return l.ask(next, false)
 }
 
-// ask asks for the rows of a step that this rank computes, part by part as the step does.
-func (l *leg) ask(b corpus.Batch) error {
+// ask asks for the rows of a step that this rank computes, part by part as the step does, and before the first step
+// together, too.
+func (l *leg) ask(b corpus.Batch, together bool) error {
 	lo, hi, all := l.trainer.Ranks.parts()
-	if l.trainer.Optimizer.Applied == 0 && hi-lo > 1 { // before the first step they are read together, too
+	if together && hi-lo > 1 {
 		if mine := l.trainer.Ranks.rowsOf(b); mine.TargetCount() > 0 {
 			if err := l.run.pupil.ask(mine); err != nil {
 				return err
@@ -127,13 +130,28 @@ func (d DryRun) planLessons(k *Candidate) (err error) {
 			k.Lessons = &made.Memory
 		}
 		if made.Verdict != plan.Ready {
+			k.Verdict, k.Memory = made.Verdict, &made.Memory
+			k.Reason = "a rank that only teaches " + needs(made)
 			return fault.New(fault.Memory, "a rank that only teaches does not hold its layers of the teacher and a pass over "+
 				"%d rows of %d positions: it %s", rows, d.SeqLen, needs(made)).
-				WithHint("--teacher-backend q4k keeps blocks, --teacher-split divides layers among the ranks that teach; or lower "+
-					"--batch-size, --grad-accum or --seq-len\n%s", made.Memory.Table()).WithID("E-RANKS-066")
+				WithHint("%s\n%s", d.smallerLessons(k.Backend), made.Memory.Table()).WithID("E-RANKS-066")
 		}
 	}
 	return nil
+}
+
+// smallerLessons says what would make a teaching rank need less than with this run's settings.
+func (d DryRun) smallerLessons(has teacher.Backend) string {
+	var all []string
+	if has != teacher.Q4K && has != teacher.CPU {
+		all = append(all, "--teacher-backend q4k keeps blocks")
+	}
+	if d.Ranks.Split {
+		all = append(all, "a larger --teacher-ranks makes sections smaller")
+	} else {
+		all = append(all, "--teacher-split divides layers among the ranks that teach")
+	}
+	return strings.Join(all, ", ") + "; or lower --batch-size, --grad-accum or --seq-len"
 }
 
 // planLesson runs a pass of the whole teacher dry.
@@ -197,7 +215,7 @@ func (r *Run) teach(ctx context.Context) error {
 	l := newLecturer(r.dev, r.stream, m, rows, r.SeqLen, r.DocumentMask)
 	defer l.batch.Free(r.dev)
 	r.obs.Phase("teaching")
-	return l.teach(r.comm, m.Config.Vocab, stopping, r.Watch.Doing)
+	return l.teach(r.comm, m.Config.Vocab, stopping, r.Watch)
 }
 
 // validateTeachers refuses what ranks that only teach cannot be combined with.

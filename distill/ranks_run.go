@@ -86,8 +86,9 @@ func (r *Run) meet(ctx context.Context) (err error) {
 		return nil
 	}
 	r.obs.Phase("waiting for the other ranks")
-	defer keepAlive(r.Watch, "waiting for the other ranks")()
+	met := keepAlive(r.Watch, "waiting for the other ranks")
 	comm, err := r.Config.Ranks.Join(ctx, r.fields())
+	met() // devices that wait for one another without end are the watchdog's
 	if err != nil {
 		return err
 	}

@@ -44,19 +44,11 @@ func loadSection(dev device.Device, s device.Stream, w model.Weights, form devic
 	}
 	x := &section{stream: s, part: part, dev: dev, group: teacher.GroupRows(dev.Info(), seqLen), seqLen: seqLen,
 		apart: apart}
-	x.room(rows)
+	x.batch, x.most = model.NewBatch(dev, rows, seqLen), rows
+	if apart {
+		x.batch.SeparateDocuments(dev)
+	}
 	return x, nil
-}
-
-// room makes room for passes of so many rows.
-func (x *section) room(rows int) {
-	if x.batch != nil {
-		x.batch.Free(x.dev)
-	}
-	x.batch, x.most = model.NewBatch(x.dev, rows, x.seqLen), rows
-	if x.apart {
-		x.batch.SeparateDocuments(x.dev)
-	}
 }
 
 // through takes the residual stream h + delta of all positions of b through the section; load fills both before it, and
@@ -64,9 +56,6 @@ func (x *section) room(rows int) {
 func (x *section) through(b corpus.Batch, pending bool,
 	load, read func(h, delta device.Tensor, pending bool) error) error {
 	s, n, width := x.stream, b.Rows*b.SeqLen, x.part.Config.Hidden
-	if b.Rows > x.most {
-		x.room(b.Rows)
-	}
 	s.SetScalars(device.Scalars{InvN: 1})
 	x.batch.Load(s, b, b.Rows)
 	s.Phase(device.PhaseTeacher)
@@ -169,6 +158,9 @@ func (x *section) teach(comm collective.Comm, g Group, vocab int, stopping func(
 		b, err := decodeRows(r.rows)
 		if err == nil {
 			err = checkRows(b, r.learner, x.seqLen, x.apart, vocab)
+		}
+		if err == nil && b.Rows > x.most {
+			err = tooManyRows(r.learner, b.Rows, x.most)
 		}
 		if err != nil {
 			return err

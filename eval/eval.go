@@ -90,9 +90,12 @@ type Options struct {
 	Reference teacher.Teacher
 }
 
+// RowsFor is how many windows are scored at a time unless Options say it: as many as make about 2048 positions.
+func RowsFor(seqLen int) int { return max(1, 2048/seqLen) }
+
 func (o *Options) defaults(seqLen int) {
 	if o.Rows == 0 {
-		o.Rows = max(1, 2048/seqLen)
+		o.Rows = RowsFor(seqLen)
 	}
 	if o.ChunkRows == 0 {
 		o.ChunkRows = 512

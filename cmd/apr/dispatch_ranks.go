@@ -49,7 +49,14 @@ func (d *dispatchOptions) spread(s cli.Settings, c *distill.Config, job *dispatc
 	if err != nil {
 		return err
 	}
-	c.Ranks = distill.Group{World: each * d.machines, SameBits: d.Deterministic == "world"}
+	all := party{world: each * d.machines, sameBits: d.Deterministic == "world"}
+	if d.GPUs == "all" {
+		all.world = max(all.world, d.TeacherRanks+1) // at least; the machine with the GPUs counts them
+	}
+	if err := all.teach(d.TeacherRanks, d.TeacherSplit); err != nil {
+		return err
+	}
+	c.Ranks = all.config()
 	if err := c.Validate(); err != nil {
 		return err
 	}

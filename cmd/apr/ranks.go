@@ -282,6 +282,12 @@ func (o *distillOptions) elastic() (least, most int, err error) {
 // learners is how many ranks learn.
 func (p *party) learners() int { return p.world - p.teachers }
 
+// share is what this rank has of the training state, and a rank that only teaches plans with: it keeps none, but all
+// ranks have to plan the same step.
+func (p *party) share() device.Share {
+	return device.Share{Rank: p.rank % p.learners(), World: p.learners()}
+}
+
 // teach lets the last k ranks only teach.
 func (p *party) teach(k int, split bool) error {
 	if k >= p.world && k > 0 {
@@ -369,8 +375,8 @@ func (p *party) check(dev *opened) error {
 			WithHint("--world-size %d, or ranks on other machines by torchrun or srun", max(1, n-p.firstDevice)).
 			WithID("E-RANKS-036")
 	}
-	if p.rank < p.learners() && p.learners() > 1 { // else it shares no training state
-		dev.gpu.KeepShare(device.Share{Rank: p.rank, World: p.learners()})
+	if p.learners() > 1 { // else there is no training state to share
+		dev.gpu.KeepShare(p.share())
 	}
 	return dev.gpu.CanJoin()
 }

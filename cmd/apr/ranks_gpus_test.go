@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"apr/collective"
+	"apr/device"
 	"apr/internal/cli"
 	"apr/internal/contracttest"
 	"apr/internal/fault"
@@ -276,4 +277,18 @@ func TestFolderRefuses(t *testing.T) {
 		t.Errorf("rank 0: %v", err)
 	}
 	contracttest.Cases(t, 5)
+}
+
+// Ranks that only teach plan the step with the share that a learning rank has of the training state.
+func TestShareOfTeachingRank(t *testing.T) {
+	for rank, want := range []device.Share{{Rank: 0, World: 2}, {Rank: 1, World: 2}, {Rank: 0, World: 2}, {Rank: 1, World: 2}} {
+		contracttest.Cases(t, 1)
+		p := &party{rank: rank, world: 4}
+		if err := p.teach(2, false); err != nil {
+			t.Fatal(err)
+		}
+		if got := p.share(); got != want {
+			t.Errorf("rank %d of 4, two of which teach: %+v, want %+v", rank, got, want)
+		}
+	}
 }
