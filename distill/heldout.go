@@ -268,7 +268,8 @@ func (r *Run) compare(ctx context.Context, teachers []*model.Model, subjects []e
 	if len(r.in.more) > 0 || r.in.elsewhere {
 		o.Reference = r.Ensemble.joined(teachers, r.dev.Info(), r.SeqLen, 1)
 		if g := r.Config.Ranks; r.in.elsewhere && g.Split {
-			o.Rows = min(eval.RowsFor(r.SeqLen), r.in.dryRun(r.Config, nil).lessonRows(r.BatchSize)) // sections are planned for these
+			planned := r.in.dryRun(r.Config, nil).lessonRows(r.BatchSize) // of sections
+			o.Rows = min(eval.RowsFor(r.SeqLen), planned)
 		}
 		return eval.Compare(ctx, r.stream, nil, subjects, w, o)
 	}

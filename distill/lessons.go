@@ -306,8 +306,8 @@ func (l *lecturer) begin(b corpus.Batch) {
 }
 
 // teach answers the questions of the learning ranks until rank 0 has no more. stopping says that this rank was asked to
-// end: the learning ranks are told so, and end after their step. The watchdog judges a body, but not how long a learning
-// rank takes until it receives: that rank has a watchdog of its own.
+// end: the learning ranks are told so, and end after their step. The watchdog judges a body, but not how long a
+// learning rank takes until it receives: that rank has a watchdog of its own.
 func (l *lecturer) teach(comm collective.Comm, vocab int, stopping func() bool, dog *watch.Watchdog) error {
 	for n := 0; ; n++ {
 		from, x, err := comm.Take(collective.Anyone)
