@@ -107,7 +107,7 @@ func (l *local) meet(first func() error) error {
 	if g.turn == turn {
 		return g.lost
 	}
-	return nil // all had come, whatever was lost since
+	return nil // all ranks arrived; a rank that is lost after that does not undo it
 }
 
 // whole returns the group of all ranks.

@@ -80,8 +80,8 @@ func parseQuestion(p pair, v strictjson.Value) (Document, *fault.Error) {
 	return d, nil
 }
 
-// words encodes what the teacher reads of d, whose own ids and mask are those of e: the ids of its conversation before
-// the reply. A document whose record has no reply loses the place of one.
+// words sets e.words to what the teacher reads of document d: the ids of the teacher's conversation up to the reply, and where
+// the reply begins in e.ids, the ids that the student reads. If the record has no reply, e.ids end where it would begin.
 func (d *Document) words(e *encoded, enc Encoder) error {
 	at, theirs := lastRun(e.mask), slices.Concat(d.Teacher, d.Messages[d.prompt:])
 	ids, mask, err := enc.AppendChat(nil, []uint8{}, theirs)
@@ -139,9 +139,9 @@ func replies(messages []Message) (n int) {
 	return n
 }
 
-// LongestWords returns how many positions a row of the teacher's has at most, where a student of rows of seqLen
-// positions adds at most so many ids to a prompt: those of the prompt's words and all drawn ids but the last. It says
-// of which prompt that is; 0: no prompt has words of its own.
+// LongestWords returns the number of positions in the teacher's longest row, and the prompt that needs them. A row holds the
+// ids of the prompt's words and all ids that the student draws but the last; the student draws at most `most` ids, and its
+// rows have seqLen positions. 0 positions: no prompt has words for the teacher.
 func (p *Prompts) LongestWords(most, seqLen int) (positions, document int) {
 	for i, w := range p.words {
 		if w == nil {

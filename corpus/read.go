@@ -33,7 +33,7 @@ type ReadOptions struct {
 	// TeacherPrompts lets records of JSON have a field "teacher_prompt", which becomes Document.Teacher; their completion
 	// may be absent then. Without it such records are refused.
 	TeacherPrompts bool
-	// AnyText makes a named file one text, whatever its ending, unless the ending is that of records or of a table.
+	// AnyText reads a named file as one text if its name does not end as records (.jsonl) or tables (.csv) do.
 	AnyText bool
 }
 

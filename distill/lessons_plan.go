@@ -47,10 +47,11 @@ func (in *inputs) planTeaching(c Config, dev device.Device, k *Candidate) (*Teac
 	}
 	d := in.dryRun(c, planned.Target)
 	d.Form, d.GroupRows = k.form, k.Rows
-	return d.planTeaching(k)
+	return d.planTeaching(k, Choice{BatchSize: k.plan.BatchSize, ChunkRows: c.ChunkRows, Recompute: c.Recompute})
 }
 
-func (d DryRun) planTeaching(k *Candidate) (*TeachingPlan, error) {
+// planTeaching plans the step of the same ranks that all hold the teacher and learn, as far as c leaves it open.
+func (d DryRun) planTeaching(k *Candidate, c Choice) (*TeachingPlan, error) {
 	g, all := d.Ranks, k.plan.BatchSize*d.Accum
 	t := &TeachingPlan{Learning: g.World, Teaching: g.Teachers, Memory: k.Lessons, LearningFLOPs: k.plan.Costs.FLOPs}
 	for _, rec := range k.lessons {
@@ -62,6 +63,10 @@ func (d DryRun) planTeaching(k *Candidate) (*TeachingPlan, error) {
 		t.Reason = fmt.Sprintf("%d rows are fewer than %d ranks that each have the whole teacher", all, g.All())
 		return t, nil
 	}
+	if err := (Group{World: g.All(), SameBits: g.SameBits}).Check(all); err != nil { // such a run would be refused
+		t.Faster, t.Reason = FasterTaught, fmt.Sprintf("%d ranks that each have the whole teacher are refused: %v", g.All(), err)
+		return t, nil
+	}
 	target := d.Target
 	d.Target = func() dry.Target {
 		t := target()
@@ -71,7 +76,7 @@ func (d DryRun) planTeaching(k *Candidate) (*TeachingPlan, error) {
 		return t
 	}
 	d.elsewhere, d.Ranks.World, d.Ranks.Teachers, d.Ranks.Split = false, g.All(), 0, false
-	p, err := d.Plan(Choice{BatchSize: k.plan.BatchSize, ChunkRows: k.plan.ChunkRows})
+	p, err := d.Plan(c)
 	if err != nil && fault.KindOf(err) != fault.Memory {
 		return nil, err
 	}
@@ -80,7 +85,7 @@ func (d DryRun) planTeaching(k *Candidate) (*TeachingPlan, error) {
 		"ranks has the whole teacher", t.busiest(), t.ReplicatedFLOPs, g.All())
 	switch {
 	case err != nil:
-		t.Faster, t.Reason = FasterTaught, "the whole teacher does not fit beside the student: a rank "+needs(p)
+		t.Faster, t.Reason = FasterTaught, fmt.Sprintf("with %s the whole teacher does not fit beside the student: a rank %s", k.Backend, needs(p))
 	case t.busiest() < t.ReplicatedFLOPs:
 		t.Faster, t.Reason = FasterTaught, than
 	default:

@@ -89,26 +89,31 @@ func TestTaughtAsReplicated(t *testing.T) {
 }
 
 // A teacher whose layers are divided among the teaching ranks gives the student the same bytes, for learning ranks that
-// share the sections, for masked rows, documents kept apart and parts of a step.
+// share the sections, for masked rows, documents kept apart and parts of a step; and held-out scores are the same.
 func TestSplitTeacher(t *testing.T) {
 	base := shortData(t, ranksConfig(t))
 	base.Steps, base.CheckpointEvery = 2, 0
 	base.DocumentMask, base.Loss = true, device.LossSpec{Alpha: 1, Temperature: 2, Divergence: device.ReverseKL}
 	base.Packing = false
 	same := base
-	same.Ranks.SameBits = true
+	same.Ranks.SameBits, base.ValFraction = true, 0.2
 	for _, k := range []struct {
 		c                  Config
 		learning, teaching int
 	}{{base, 2, 2}, {same, 1, 3}} {
 		contracttest.Cases(t, 1)
 		want, got := in(t, k.c), in(t, k.c)
-		if _, errs := runRanks(t, want, k.learning, 0, 0); errors.Join(errs...) != nil {
+		alone, errs := runRanks(t, want, k.learning, 0, 0)
+		if errors.Join(errs...) != nil {
 			t.Fatal(errs)
 		}
 		got.Ranks.Split = true
-		if _, errs := runTaught(t, got, k.learning, k.teaching, 0); errors.Join(errs...) != nil {
+		out, errs := runTaught(t, got, k.learning, k.teaching, 0)
+		if errors.Join(errs...) != nil {
 			t.Fatal(errs)
+		}
+		if k.c.ValFraction > 0 {
+			sameScores(t, out, alone, nameTeacher, nameDistilled)
 		}
 		if !bytes.Equal(studentBytes(t, got), studentBytes(t, want)) {
 			t.Errorf("%d learning ranks, %d sections: the student has other bytes than with the teacher on every rank",
@@ -149,11 +154,17 @@ func TestTaughtGoesOn(t *testing.T) {
 		if !bytes.Equal(studentBytes(t, c), want) {
 			t.Errorf("then %d teaching ranks: the student has other bytes than that of an unbroken run", then)
 		}
-		for _, name := range []string{nameTeacher, nameDistilled, nameControl} {
-			if e, w := out.Evaluation(name), alone.Evaluation(name); e == nil || e.Targets != w.Targets ||
-				e.NatsPerToken != w.NatsPerToken || e.KL != w.KL || !e.KL.Finite() {
-				t.Errorf("then %d teaching ranks: the %s scores %+v, want %+v", then, name, e, w)
-			}
+		sameScores(t, out, alone, nameTeacher, nameDistilled, nameControl)
+	}
+}
+
+// sameScores demands equal scores of held-out text.
+func sameScores(t *testing.T, got, want *Outcome, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		if e, w := got.Evaluation(name), want.Evaluation(name); e == nil || e.Targets != w.Targets ||
+			e.NatsPerToken != w.NatsPerToken || e.KL != w.KL || !e.KL.Finite() {
+			t.Errorf("the %s scores %+v, want %+v", name, e, w)
 		}
 	}
 }
@@ -240,5 +251,9 @@ func TestTeachingPlan(t *testing.T) {
 	c.Ranks = Group{World: 2, Teachers: 8}
 	if p := estimate(c).Teaching; p.Faster != FasterTaught || p.ReplicatedMemory != nil {
 		t.Errorf("8 rows and 10 ranks: %+v", p)
+	}
+	c.Ranks = Group{World: 2, Teachers: 1, SameBits: true}
+	if p := estimate(c).Teaching; p.Faster != FasterTaught || p.ReplicatedMemory != nil || !strings.Contains(p.Reason, "1, 2, 4 or 8") {
+		t.Errorf("three ranks that each have the teacher are refused under --deterministic=world: %+v", p)
 	}
 }

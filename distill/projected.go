@@ -86,8 +86,8 @@ func (in *inputs) project(c Config, obs Observer) error {
 		}
 	}
 	if in.student == nil {
-		return fault.New(fault.Usage, "--align project has no effect with --student-config: a new student takes the "+
-			"teacher's tokenizer").
+		return fault.New(fault.Usage, "--align %s has no effect with --student-config: a new student takes the "+
+			"teacher's tokenizer", c.alignment()).
 			WithHint("--student MODEL starts from a model with a tokenizer of its own").WithID("E-ALIGN-014")
 	}
 	theirs, err := in.teacher.Tokenizer()

@@ -33,7 +33,7 @@ func planCommand() *cli.Command {
 		if table[i].Name == "gpus" {
 			table[i].Value = cli.Checked(&o.GPUs, "1", countsOrAll)
 			table[i].Hidden, table[i].ListedBy, table[i].Group = false, "", ""
-			table[i].Help = "plan for so many ranks, each on a GPU; with --cluster: the numbers to simulate, such as 8,256,4096"
+			table[i].Help = "number of ranks to plan, one GPU each; with --cluster: numbers of GPUs to simulate, such as 8,256,4096"
 		}
 	}
 	return &cli.Command{

@@ -133,7 +133,8 @@ func read(r io.Reader) (*report, error) {
 // add adds another report's contracts and counts.
 func (r *report) add(o *report) error {
 	if r.Commit != o.Commit || r.GoVersion != o.GoVersion || !slices.Equal(r.Devices, o.Devices) {
-		return fmt.Errorf("reports of different programs: %.12s by %s on %q, and %.12s by %s on %q", r.Commit, r.GoVersion, r.Devices, o.Commit, o.GoVersion, o.Devices)
+		return fmt.Errorf("reports of different programs: %.12s by %s on %q, and %.12s by %s on %q",
+			r.Commit, r.GoVersion, r.Devices, o.Commit, o.GoVersion, o.Devices)
 	}
 	r.Started, r.Seconds, r.Dirty = min(r.Started, o.Started), r.Seconds+o.Seconds, r.Dirty || o.Dirty
 	r.Contracts = append(r.Contracts, o.Contracts...)

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// An object is named for its source and the headers it includes, at any depth, and for nothing else: a change of these
-// compiles it anew, and a copy of the module in another folder has it already.
+// The name of an object is a hash of its source and of all headers that the source includes, at any depth. So an object is
+// compiled again when one of these files changes, and copies of the module in other folders share it.
 func TestObjectNames(t *testing.T) {
 	name := func(change, text string) string {
 		t.Helper()
