@@ -6,31 +6,14 @@ import (
 	"slices"
 	"testing"
 	"time"
-
-	"apr/bench"
-	"apr/convert"
-	"apr/device"
-	"apr/model"
 )
 
 // TestSlotSpeed shows what a pass of 64 rows through a 7B model in Q4_K_M costs, with head and draws and texts of
 // 150 to 300 positions: on the device, with passes that are queued without a wait; for who waits for each; for the
 // host that asks; and by operation, launched one by one.
 func TestSlotSpeed(t *testing.T) {
-	c, err := bench.Shape("7b")
-	if err != nil {
-		t.Fatal(err)
-	}
-	f, err := bench.RandomQuantised(c, 1, convert.Q4_K_M)
-	if err != nil {
-		t.Fatal(err)
-	}
-	d := openCUDA(t)
+	d, m := load7B(t)
 	defer d.Close()
-	m, err := model.LoadFrozenAs(d, f, device.StudentWeights, device.Form{Blocks: true})
-	if err != nil {
-		t.Fatal(err)
-	}
 	const rows, rounds, passes = 64, 5, 20
 	s := d.NewStream()
 	p := newSlots(d, m, s, rows, rows, 151665, 512)

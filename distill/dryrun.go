@@ -113,10 +113,10 @@ func EstimateRun(ctx context.Context, c Config, dev device.Device, obs Observer)
 	if k.Memory != nil {
 		e.describe(k)
 	}
-	if e.Ranks, err = in.planRanks(c, dev, k); err != nil {
-		return e, err
+	if e.Ranks, err = in.planRanks(c, dev, k); err == nil {
+		e.Teaching, err = in.planTeaching(c, dev, k)
 	}
-	if e.Teaching, err = in.planTeaching(c, dev, k); err != nil {
+	if err != nil {
 		return e, err
 	}
 	e.Disk = in.diskNeed(c, c.Steps)
@@ -135,12 +135,18 @@ func EstimateRun(ctx context.Context, c Config, dev device.Device, obs Observer)
 			return e, err
 		}
 	}
-	if k.Probe != nil {
-		step := k.Probe.Milliseconds / 1e3
-		all := step * float64(e.Steps)
-		e.StepSeconds, e.Seconds = &step, &all
-	}
+	e.time(k.Probe)
 	return e, nil
+}
+
+// time takes over what a probe measured; nil: there was none.
+func (e *Estimate) time(p *Probe) {
+	if p == nil {
+		return
+	}
+	step := p.Milliseconds / 1e3
+	all := step * float64(e.Steps)
+	e.StepSeconds, e.Seconds = &step, &all
 }
 
 // describe takes over what a candidate's plan says.

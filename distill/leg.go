@@ -171,7 +171,6 @@ func (l *leg) recordMemory() error {
 // step performs and records one step. A step that was refused is recorded too.
 func (l *leg) step(ctx context.Context, out *Outcome) error {
 	r := l.run
-	var start time.Time
 	k, from := l.trainer.Steps, l.loader.Position()
 	r.Watch.Doing(fmt.Sprintf("step %d of leg %s", k, l.name))
 	var own drawn
@@ -192,53 +191,21 @@ func (l *leg) step(ctx context.Context, out *Outcome) error {
 	if l.policy != nil {
 		b, words = l.policy.add(b, own), l.giveWords(own)
 	}
-	// A signal does not break off a step: the weights would be worth nothing.
-	var rec Record
-	var first firstReading
-	var fetched time.Duration // of what the teacher says, if it is read or made beforehand
-	err = l.loads.step(func() (err error) {
-		mine := l.trainer.Ranks.rowsOf(b)
-		if err := l.askAhead(k, b); err != nil {
-			return err
-		}
-		// Else each part of a step fetches its rows.
-		if f, ok := l.teacher.(teacher.Fetcher); ok && (l.trainer.Ranks.alone() || l.trainer.Optimizer.Applied == 0) {
-			began := time.Now()
-			if err := l.fetch(ctx, f, mine, from); err != nil {
-				return err
-			}
-			fetched = time.Since(began)
-		}
-		if first, err = l.readFirst(context.WithoutCancel(ctx), mine); err != nil {
-			return err
-		}
-		start = time.Now()
-		if l.policy == nil {
-			rec, err = l.trainer.Apply(context.WithoutCancel(ctx), b)
-			return err
-		}
-		end := l.policy.besideStep(ctx, own, r.steps)
-		l.trainer.beforeUpdate = end
-		rec, err = l.trainer.Apply(context.WithoutCancel(ctx), b)
-		if failed := end(); failed != nil && !errors.Is(err, failed) { // the step may have ended for that
-			err = errors.Join(err, failed)
-		}
-		return err
-	})
+	done, err := l.compute(ctx, b, own, from)
 	if err != nil && !Refused(err) {
 		return err
 	}
 	if l.teacher == nil {
-		rec.MeanD = math.NaN() // not computed: null in the record
+		done.MeanD = math.NaN() // not computed: null in the record
 	}
 	if l.policy != nil {
 		l.policy.applied(k)
 	}
-	line := l.line(k, rec, time.Since(start)+fetched)
+	line := l.line(k, done.Record, done.took)
 	if p := r.pupil; p != nil && !l.trainer.Ranks.alone() {
-		fetched = p.readWaited() // by the parts of a step
+		done.fetched = p.readWaited() // by the parts of a step
 	}
-	line.MS.Teacher += milliseconds(fetched)
+	line.MS.Teacher += milliseconds(done.fetched)
 	if l.policy != nil {
 		if line.OnPolicy, err = l.readOwn(own, err); err != nil && !Refused(err) {
 			return err
@@ -248,13 +215,13 @@ func (l *leg) step(ctx context.Context, out *Outcome) error {
 	if out.FirstStep == 0 {
 		out.FirstStep = time.Since(r.started).Seconds()
 	}
-	l.account(k, rec, line, out)
+	l.account(k, done.Record, line, out)
 	r.obs.Step(l.name, line)
 	if werr := r.dir.Step(line); werr != nil {
 		return werr
 	}
 	if err != nil {
-		return l.recordRefusal(err, k, from, rec)
+		return l.recordRefusal(err, k, from, done.Record)
 	}
 	if l.policy != nil {
 		r.ownRows, r.ownWords, r.ownStep = b.Slice(b.Rows-min(ownSamples, l.policy.rows), b.Rows), words, k
@@ -262,7 +229,51 @@ func (l *leg) step(ctx context.Context, out *Outcome) error {
 			return err
 		}
 	}
-	return l.checkFirst(k, rec, first)
+	return l.checkFirst(k, done.Record, done.first)
+}
+
+// computed is what came of a step's computation.
+type computed struct {
+	Record
+	first   firstReading
+	took    time.Duration // with fetched
+	fetched time.Duration // for what the teacher says, if that is read or made before the step
+}
+
+// compute performs the step of batch b, which begins at position from of the data and whose last rows are own. A signal does
+// not break it off: the weights would be worth nothing.
+func (l *leg) compute(ctx context.Context, b corpus.Batch, own drawn, from corpus.Position) (done computed, err error) {
+	err = l.loads.step(func() (err error) {
+		mine := l.trainer.Ranks.rowsOf(b)
+		if err := l.askAhead(l.trainer.Steps, b); err != nil {
+			return err
+		}
+		// Else each part of a step fetches its rows.
+		if f, ok := l.teacher.(teacher.Fetcher); ok && (l.trainer.Ranks.alone() || l.trainer.Optimizer.Applied == 0) {
+			began := time.Now()
+			if err := l.fetch(ctx, f, mine, from); err != nil {
+				return err
+			}
+			done.fetched = time.Since(began)
+		}
+		whole := context.WithoutCancel(ctx)
+		if done.first, err = l.readFirst(whole, mine); err != nil {
+			return err
+		}
+		start := time.Now()
+		end := func() error { return nil }
+		if l.policy != nil {
+			end = l.policy.besideStep(ctx, own, l.run.steps)
+			l.trainer.beforeUpdate = end
+		}
+		done.Record, err = l.trainer.Apply(whole, b)
+		if failed := end(); failed != nil && !errors.Is(err, failed) { // the step may have ended for that
+			err = errors.Join(err, failed)
+		}
+		done.took = time.Since(start) + done.fetched
+		return err
+	})
+	return done, err
 }
 
 // recordRefusal records that a step of data rows from a position on was refused, and completes its error.

@@ -89,10 +89,10 @@ func runDistill(ctx context.Context, e *cli.Env, o *distillOptions) (cli.Result,
 		return precomputeAlone(ctx, e, o)
 	}
 	group, err := o.party(e)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = group.teach(o.TeacherRanks, o.TeacherSplit)
 	}
-	if err := group.teach(o.TeacherRanks, o.TeacherSplit); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	if o.Supervise && e.Getenv(supervise.Variable) == "" && e.Getenv(startedVariable) == "" {
@@ -107,11 +107,7 @@ func runDistill(ctx context.Context, e *cli.Env, o *distillOptions) (cli.Result,
 	if err != nil {
 		return nil, err
 	}
-	c.Ranks = group.config()
-	if err := c.Validate(); err != nil {
-		return nil, err
-	}
-	if err := group.open(e); err != nil {
+	if err := group.enter(e, &c); err != nil {
 		return nil, err
 	}
 	defer group.close(guard.Watchdog)
@@ -161,6 +157,15 @@ func runDistill(ctx context.Context, e *cli.Env, o *distillOptions) (cli.Result,
 	res := o.result(c, out, r, dev)
 	res.judge(verdict)
 	return res, err
+}
+
+// enter makes c a rank's of this party, and opens what the ranks meet by once c is known to be valid.
+func (p *party) enter(e *cli.Env, c *distill.Config) error {
+	c.Ranks = p.config()
+	if err := c.Validate(); err != nil {
+		return err
+	}
+	return p.open(e)
 }
 
 // precomputeAlone makes a teacher's cache, unless a launcher has started several processes that would make the same one.
