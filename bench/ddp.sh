@@ -3,14 +3,14 @@
 # and PyTorch DDP. Needs two GPUs and NCCL; DDP needs PyTorch with transformers in python3. Prints one table per part.
 # usage: bench/ddp.sh APR DIR
 #   LIMIT=SECONDS  begins no measurement after so many seconds, and ends each by then (570)
-#   ONLY="speed ddp exact world faults"  parts, in this order: of each pair the cards alone and together, then PyTorch on the same
+#   ONLY="speed ddp exact world teach faults"  parts, in this order: of each pair the cards alone and together, then PyTorch on the same
 #     cards, and a line that compares them; "overlap" is one more: the same step with what ranks exchange
 #     beside it and by itself (APR_NCCL_OVERLAP=0), and with fewer thread blocks for NCCL (NCCL_MAX_CTAS)
 #   Each part writes its lines and files before the next one begins: a run that is cut off has what it measured.
 #   CTAS="8 16"  how many
 #   PAIRS="7b:0.5b 1.5b:0.5b"  BATCH=8 (rows of each GPU)  SEQ=1024
 # world also runs with 4 and 8 GPUs, where there are as many.
-# About: exact 30 s, world 30 s, speed 60 s a pair and 40 s with fp8, ddp 60 s a pair (more where torch compiles), faults 40 s,
+# About: exact 30 s, world 30 s, teach 30 s, speed 60 s a pair and 40 s with fp8, ddp 60 s a pair (more where torch compiles), faults 40 s,
 # overlap 20 s a pair and variant, of which there are 2 and one for each of CTAS.
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -38,7 +38,7 @@ timed() { # SECONDS NAME COMMAND…: what it says is in $temp/NAME.out and .err
 	say "$name: ended with $rc after $((SECONDS - t0)) s: $(tail -n 3 "$temp/$name.err" | cut -c1-500 | tr '\n' ' ')"
 	return $rc
 }
-asked() { [[ " ${ONLY:-speed ddp exact world faults} " == *" $1 "* ]]; }
+asked() { [[ " ${ONLY:-speed ddp exact world teach faults} " == *" $1 "* ]]; }
 
 text=examples/gosrc/data/gosrc-val.jsonl.zst
 common="examples/gosrc/teacher.apr --student-config examples/gosrc/student-config.json -d $text --val-fraction 0 --seq-len 256
@@ -98,6 +98,19 @@ world() { # a rank dies mid-run under =world, and the run goes on
 	else
 		say "=world: bits DIFFER, or a run is missing"
 	fi
+}
+
+teach() { # one GPU learns from one that only teaches: the student of one GPU that does both
+	local flags="$common --batch-size 16 --steps 60" n=0 way
+	for way in "" "--gpus 2 --teacher-ranks 1" "--gpus 2 --teacher-ranks 1 --dtype f32" "--dtype f32"; do
+		n=$((n + 1))
+		timed 40 teach-$n "$apr" distill $flags $way -o "$temp/t$n"
+	done
+	for n in "1 2 bfloat16" "4 3 float32"; do
+		set -- $n
+		cmp "$temp/t$1/student.apr" "$temp/t$2/student.apr" >/dev/null 2>&1 && say "teach: a GPU that is taught by another has the bits of one that does both, $3" ||
+			say "teach: bits DIFFER from those of one GPU, or a run is missing, $3"
+	done
 }
 
 step() { # NAME WORLD DEVICES FLAGS…
@@ -222,6 +235,7 @@ if asked overlap; then
 fi
 asked exact && exact
 asked world && world
+asked teach && teach
 if asked speed; then
 	pair=${pairs%% *}
 	speed fp8 --teacher-backend q4k --teacher-gemm fp8
