@@ -75,6 +75,7 @@ func (t *Trainer) Free() {
 	if t.spans != nil {
 		t.spans.free()
 	}
+	t.freeRows()
 	if a, ok := t.Teacher.(interface{ Free() }); ok { // what it keeps beside its model
 		a.Free()
 	}
@@ -199,7 +200,7 @@ func (t *Trainer) gradientsTo(send *sender, b corpus.Batch, n int) error {
 		case m.Hi == m.Lo: // without targets it adds nothing
 		case i == last && send != nil:
 			if err = send.begin(); err == nil {
-				t.micro(m, send.complete)
+				t.micro(m, send)
 				send.rest()
 			}
 		case len(t.batch.Routed) > 0: // what the teacher does for it depends on its rows
@@ -247,8 +248,8 @@ func (t *Trainer) scalars() device.Scalars {
 	return sc
 }
 
-// micro adds one micro-batch's gradient. complete, if it is not nil, is Saved.Complete.
-func (t *Trainer) micro(m model.MicroBatch, complete func([]*device.Param)) {
+// micro adds one micro-batch's gradient, which send sends while it is computed. send may be nil.
+func (t *Trainer) micro(m model.MicroBatch, send *sender) {
 	s := t.stream
 	s.Phase(device.PhaseForward)
 	if t.Ranks.Joined { // weights of the step before were on their way while the teacher computed
@@ -283,7 +284,7 @@ func (t *Trainer) micro(m model.MicroBatch, complete func([]*device.Param)) {
 	if t.Maps != nil {
 		saved.AtAttention = t.Maps.guides(s, t.Teacher.(teacher.Maps), m)
 	}
-	saved.Complete = complete
+	saved.Complete, saved.AtEmbedding = send.hooks()
 	t.Student.Backward(s, saved, dHidden)
 	if !m.Keep.IsZero() {
 		s.Release(dHidden)
