@@ -102,6 +102,9 @@ func stepped(t *testing.T, d accounted, in *inputs, c Config, s plan.Setting, ma
 	if c.Loss.Alpha != 0 {
 		tr.Teacher = c.Ensemble.of(teachers, d.Info(), c.SeqLen, c.Loss.Temperature)
 	}
+	if p := in.projected.idle(); p != nil {
+		tr.Teacher = p.of(teachers[0], d.Info(), c.Loss.Temperature)
+	}
 	if c.Ensemble.routed() {
 		tr.RouteRows()
 	}

@@ -1,6 +1,7 @@
 package teacher
 
 import (
+	"math"
 	"slices"
 	"sort"
 
@@ -261,6 +262,18 @@ func (t *Aligned) text(s device.Stream, lo, hi int, dst device.Tensor) {
 	s.Release(where)
 }
 
+// HeadRows returns that Logits takes any number of columns: those beyond the student's ids have no logits.
+func (t *Aligned) HeadRows() int { return math.MaxInt }
+
+// ownColumns returns how many columns of the teacher's own logits are computed.
+func (t *Aligned) ownColumns() int {
+	head := t.w.Teacher
+	if h, ok := t.Inner.(interface{ HeadRows() int }); ok {
+		head = max(head, h.HeadRows())
+	}
+	return ProductColumns(t.Device.Info().Activations, t.w.Teacher, head)
+}
+
 // Logits writes rows [lo,hi) that the teacher teaches, and leaves the others, or lets the text teach there.
 func (t *Aligned) Logits(s device.Stream, lo, hi int, dst device.Tensor) {
 	if t.Text {
@@ -277,12 +290,15 @@ func (t *Aligned) Logits(s device.Stream, lo, hi int, dst device.Tensor) {
 		t.rows = append(t.rows, at-int32(lo))
 	}
 	// As many rows as dst has, whatever teaches: the same memory each time.
-	own := s.Temp("logits.own", device.Logits, tensor.F32, dst.Rows, t.w.Teacher)
+	all := s.Temp("logits.own", device.Logits, tensor.F32, dst.Rows, RowLength(t.w.Teacher))
 	rows := s.Temp("logits.rows", device.Logits, tensor.I32, dst.Rows, 1)
 	s.UploadInts(rows.RowRange(0, n), t.rows)
-	t.Inner.Logits(s, first, last, own.RowRange(0, n))
-	s.(device.Projector).Project(dst, own.RowRange(0, n), t.w, rows.RowRange(0, n), t.Temperature)
-	s.Release(rows, own)
+	more := productRows(t.Device.Info().Activations, n, min(dst.Rows, len(t.taught)-first))
+	t.Inner.Logits(s, first, first+more, all.RowRange(0, more).ColRange(0, t.ownColumns()))
+	own := all.RowRange(0, n).ColRange(0, t.w.Teacher)
+	dst = dst.ColRange(0, t.Pair.W.StudentIDs)
+	s.(device.Projector).Project(dst, own, t.w, rows.RowRange(0, n), t.Temperature)
+	s.Release(rows, all)
 }
 
 // End gives the step's memory back.

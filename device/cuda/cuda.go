@@ -177,7 +177,7 @@ func (d *Device) Info() device.Info {
 	return device.Info{
 		Kind: "cuda", Name: d.desc.Name, ISA: fmt.Sprintf("sm_%d%d", d.desc.Major, d.desc.Minor),
 		Workers: d.desc.Multiprocessors, Activations: d.act, Adds: true, TF32: d.opts.Compute == TF32,
-		Lacks: []device.Feature{device.WideDelta, device.Projects},
+		Lacks: []device.Feature{device.WideDelta},
 	}
 }
 

@@ -59,11 +59,11 @@ func (d *Device) recordedFault(r *kernel.Record) error {
 	case kernel.FaultNone:
 		return nil
 	case kernel.FaultID:
-		return idOutside("Embed", r.FaultValue, r.FaultLimit)
+		return idOutside("Embed or Project", r.FaultValue, r.FaultLimit)
 	case kernel.FaultTarget:
 		return idOutside("Loss", r.FaultValue, r.FaultLimit)
 	case kernel.FaultRow:
-		return idOutside("Gather or Scatter", r.FaultValue, r.FaultLimit)
+		return idOutside("Gather, Scatter or Project", r.FaultValue, r.FaultLimit)
 	case kernel.FaultPosition:
 		return idOutside("Rotate: position", r.FaultValue, r.FaultLimit)
 	case kernel.FaultWeight:

@@ -188,6 +188,8 @@ func modulesOf(o dry.Op, act tensor.DType, tf32 bool) []string {
 		return []string{kernel.MapsModule}
 	case device.OpDrawMany:
 		return []string{kernel.DrawManyModule}
+	case device.OpProject:
+		return []string{kernel.ProjectModule}
 	case device.OpMix, device.OpSquaredError:
 		return []string{kernel.GuideModule}
 	case device.OpScale, device.OpAdd, device.OpSoftCap:

@@ -84,6 +84,23 @@ func (s *Stream) DrawMany(out, z, keys device.Tensor, temperature float64) {
 	}
 }
 
+var _ device.Projector = (*Stream)(nil)
+
+// Project moves distributions to the ids of another vocabulary, in two launches: see device.Projector.
+func (s *Stream) Project(y, t device.Tensor, w device.Projection, rows device.Tensor, temperature float64) {
+	device.CheckProject(y, t, w, rows, temperature)
+	o := s.begin("Project", y, t, w.Starts, w.IDs, w.Weights, rows)
+	if o == nil || !s.known("Project", rows, y.Rows) || !s.known("Project", w.IDs, w.Teacher) ||
+		!s.known("Project", w.Starts, w.IDs.Rows*w.IDs.Cols+1) {
+		return
+	}
+	o.sized(t.Rows, t.Cols, y.Cols)
+	kernel.Project(o, mat(y), mat(t), kernel.Projection{
+		Teacher: w.Teacher, Starts: mat(w.Starts), IDs: mat(w.IDs), Weights: mat(w.Weights),
+	}, mat(rows), temperature)
+	o.end()
+}
+
 // cast converts src to the type of dst.
 func (s *Stream) cast(op string, dst, src device.Tensor) {
 	if o := s.begin(op, dst, src); o != nil {

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"apr/device"
+	"apr/internal/fault"
 	"apr/internal/near"
 	"apr/internal/ref"
 	"apr/tensor"
@@ -23,13 +24,19 @@ type projection struct {
 // no more of it.
 func projectCases() []Case {
 	var all []Case
-	for _, s := range []struct{ rows, from, to int }{{1, 1, 1}, {3, 31, 17}, {5, 17, 31}, {4, 257, 256}, {2, 4099, 4096}} {
+	for _, s := range []struct{ rows, from, to int }{
+		{1, 1, 1}, {3, 31, 17}, {5, 17, 31}, {4, 257, 256}, {2, 4099, 4096}, {3, 1031, 31}, {5, 8200, 90}, {1, 40000, 70},
+	} {
 		for _, temperature := range []float64{1, .5, 4} {
 			name := fmt.Sprintf("project/%d rows, %d to %d ids, T %g", s.rows, s.from, s.to, temperature)
-			all = append(all, both(name, func(l *lab) { checkProject(l, s.rows, s.from, s.to, temperature) })...)
+			all = append(all, both(name, func(l *lab) {
+				checkProject(l, l.random(s.rows, s.from, 3), s.to, temperature)
+			})...)
 		}
 	}
+	all = append(all, both("project/far logits", func(l *lab) { checkProject(l, l.farLogits(), 20, 1) })...)
 	return append(all,
+		Case{Name: "project/the same bits twice", check: checkProjectRepeats},
 		Case{Name: "project/wrong ids", check: checkProjectRange},
 		Case{Name: "project/NaN", check: checkProjectNaN})
 }
@@ -75,13 +82,36 @@ func (l *lab) projection(from, to int) projection {
 	return p
 }
 
+// farLogits returns rows in which some logits are −∞, some far above or below the others, and all of a row far from
+// zero.
+func (l *lab) farLogits() ref.Mat {
+	t := l.random(4, 700, 3)
+	for i := range t.V {
+		switch {
+		case i%5 == 1:
+			t.V[i] = math.Inf(-1)
+		case i%11 == 3:
+			t.V[i] -= 75
+		case i%13 == 5:
+			t.V[i] -= 1e30
+		}
+	}
+	for i := range t.Row(1) {
+		t.Row(1)[i] += 1000
+	}
+	t.Row(2)[17] = 90
+	t.Row(3)[18] = 1e6
+	return t
+}
+
 // checkProject compares logarithms, the mass, and the rows that are not asked for.
-func checkProject(l *lab, rows, from, to int, temperature float64) {
+func checkProject(l *lab, t ref.Mat, to int, temperature float64) {
 	d := l.projector()
 	if d == nil {
 		return
 	}
-	t, w := l.random(rows, from, 3), l.projection(from, to)
+	rows, from := t.Rows, t.Cols
+	w := l.projection(from, to)
 	y := l.random(rows+2, to, 1)
 	at := l.rng.Perm(rows + 2)[:rows]
 	tt, yt := l.in(tensor.F32, t), l.inout(tensor.F32, y)
@@ -96,9 +126,14 @@ func checkProject(l *lab, rows, from, to int, temperature float64) {
 			copy(want.Row(r), y.Row(r))
 		}
 	}
-	spread := 0.0
-	for _, v := range t.V {
-		spread = max(spread, math.Abs(v))
+	spread := 0.0 // of probabilities that are above the floor
+	for r := range t.Rows {
+		top := slices.Max(t.Row(r))
+		for _, v := range t.Row(r) {
+			if top-v < 100*temperature {
+				spread = max(spread, top-v)
+			}
+		}
 	}
 	round(want, tensor.F32)
 	allowed := 16 * unitF32 * (2*spread + temperature*(80+math.Log(float64(from))))
@@ -118,27 +153,57 @@ func checkProject(l *lab, rows, from, to int, temperature float64) {
 	}
 }
 
-// checkProjectRange: an id or a row outside its range is an error of the stream.
+// checkProjectRepeats: sums of thousands of entries have one order.
+func checkProjectRepeats(l *lab) {
+	d := l.projector()
+	if d == nil {
+		return
+	}
+	w, t := l.projection(9000, 40), l.in(tensor.F32, l.random(3, 9000, 3))
+	at, y := l.ids([]int{2, 0, 1}), l.inout(tensor.F32, l.random(3, 40, 1))
+	var first []float32
+	for i := range 3 {
+		d.Project(y, t, w.Projection, at, 1.3)
+		now := singles(l.get(y))
+		if i == 0 {
+			first = now
+		}
+		if !slices.Equal(now, first) {
+			l.errorf("run %d has other bits", i+1)
+		}
+	}
+}
+
+// checkProjectRange: a row, an id or a column outside its range is an error of the stream.
 func checkProjectRange(l *lab) {
 	d := l.projector()
 	if d == nil {
 		return
 	}
-	w := l.projection(9, 5)
-	for _, wrong := range []func(y, t device.Tensor){
-		func(y, t device.Tensor) { d.Project(y, t, w.Projection, l.ids([]int{0, 3}), 1) },
-		func(y, t device.Tensor) {
-			bad := w.Projection
-			ids := slices.Clone(w.ids)
-			ids[0] = 9
-			bad.IDs = l.ids(ids)
-			d.Project(y, t, bad, l.ids([]int{0, 1}), 1)
+	for i, wrong := range []func(w *projection, at []int) []int{
+		func(_ *projection, at []int) []int { return []int{at[0], 3} },
+		func(_ *projection, at []int) []int { return []int{-1, at[1]} },
+		func(w *projection, at []int) []int { w.IDs = l.ids(append([]int{9}, w.ids[1:]...)); return at },
+		func(w *projection, at []int) []int { w.IDs = l.ids(append([]int{-1}, w.ids[1:]...)); return at },
+		func(w *projection, at []int) []int {
+			starts := slices.Clone(w.starts)
+			starts[len(starts)-1] = len(w.ids) + 1
+			w.Starts = l.ids(starts)
+			return at
 		},
 	} {
-		wrong(l.inout(tensor.F32, l.random(3, 5, 1)), l.in(tensor.F32, l.random(2, 9, 1)))
-		if _, err := l.s.Wait(context.Background()); err == nil {
-			l.errorf("an id outside the range is no error")
+		w := l.projection(9, 5)
+		at := wrong(&w, []int{0, 1})
+		d.Project(l.inout(tensor.F32, l.random(3, 5, 1)), l.in(tensor.F32, l.random(2, 9, 1)), w.Projection, l.ids(at), 1)
+		if _, err := l.s.Wait(context.Background()); fault.KindOf(err) != fault.Invalid {
+			l.errorf("call %d, of a row, an id or a column outside its range: %v", i, err)
 		}
+		for _, w := range l.watched { // with an error a device may give all temps back
+			if w.whole.Buf.State() == device.Temporary {
+				l.s.Release(w.whole)
+			}
+		}
+		l.watched = nil
 	}
 }
 

@@ -1,6 +1,8 @@
 package devicetest
 
 import (
+	"slices"
+
 	"apr/device"
 	"apr/internal/fault"
 	"apr/internal/ref"
@@ -15,6 +17,12 @@ func (s *slowStream) Project(y, t device.Tensor, w device.Projection, rows devic
 	for _, v := range at {
 		if v < 0 || v >= y.Rows {
 			s.fail(fault.New(fault.Invalid, "Project: row %d", v))
+			return
+		}
+	}
+	for _, v := range starts {
+		if v < 0 || v > len(ids) {
+			s.fail(fault.New(fault.Invalid, "Project: start %d", v))
 			return
 		}
 	}
@@ -57,6 +65,13 @@ func init() {
 					}
 				}
 				return out
+			}
+		})},
+		mutant{"the next row's distribution", "project/", change(func(right project) project {
+			return func(t ref.Mat, starts, ids []int, weights []float64, temperature float64) ref.Mat {
+				out := right(t, starts, ids, weights, temperature)
+				v := out.V[:min(1, out.Rows)*out.Cols]
+				return ref.Mat{Rows: out.Rows, Cols: out.Cols, V: slices.Concat(out.V[len(v):], v)}
 			}
 		})},
 		mutant{"only the first entry of a column", "project/", change(func(right project) project {
