@@ -6,14 +6,19 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 
 	"apr/collective"
 	"apr/device"
+	"apr/device/cpu"
 	"apr/internal/contracttest"
 	"apr/internal/fault"
+	"apr/model"
+	"apr/plan"
+	"apr/teacher"
 )
 
 // runTaught executes c on ranks that learn and ranks that only teach, and returns rank 0's outcome and every rank's
@@ -255,5 +260,52 @@ func TestTeachingPlan(t *testing.T) {
 	c.Ranks = Group{World: 2, Teachers: 1, SameBits: true}
 	if p := estimate(c).Teaching; p.Faster != FasterTaught || p.ReplicatedMemory != nil || !strings.Contains(p.Reason, "1, 2, 4 or 8") {
 		t.Errorf("three ranks that each have the teacher are refused under --deterministic=world: %+v", p)
+	}
+}
+
+// A teaching rank that several learning ranks have in common passes nothing from device to device: it would wait for one
+// of them, and the others for it.
+func TestSharedTeacherPassesNothing(t *testing.T) {
+	for _, k := range []struct {
+		learning, teaching int
+		paired, want       bool
+	}{{1, 1, true, true}, {2, 2, true, true}, {1, 3, true, true}, {2, 1, true, false}, {3, 2, true, false}, {1, 1, false, false}} {
+		contracttest.Cases(t, 1)
+		p := &pupil{group: Group{World: k.learning, Teachers: k.teaching}, paired: k.paired}
+		if p.passes() != k.want {
+			t.Errorf("%+v: passes %v", k, p.passes())
+		}
+	}
+}
+
+// A teaching rank that does not hold its part is what the candidate fails for, with its own memory, and the advice is
+// what this run does not have yet.
+func TestTeachingRankTooLarge(t *testing.T) {
+	const q4k, split, more = "--teacher-backend q4k", "--teacher-split divides", "a larger --teacher-ranks"
+	for _, k := range []struct {
+		backend teacher.Backend
+		split   bool
+		want    []string
+	}{
+		{teacher.Cublas, false, []string{q4k, split}}, {teacher.Cublas, true, []string{q4k, more}},
+		{teacher.Q4K, false, []string{split}}, {teacher.Q4K, true, []string{more}}, {teacher.CPU, true, []string{more}},
+	} {
+		contracttest.Cases(t, 1)
+		d := DryRun{Target: budgeted{newCPU(t).(*cpu.Device), 1000}.Target, SeqLen: 16, Accum: 1,
+			Teacher: model.Describe(openModel(t, filepath.Join(tiedDir, "teacher"))), Ranks: Group{World: 1, Teachers: 2, Split: k.split}}
+		c := &Candidate{Backend: k.backend, Verdict: plan.Ready, Reason: "needs little", Memory: &plan.Memory{Total: 1},
+			plan: plan.Plan{Setting: plan.Setting{BatchSize: 2}}}
+		err := d.planLessons(c)
+		if fault.KindOf(err) != fault.Memory || c.Verdict != plan.TooLarge || c.Memory.Total <= 1000 ||
+			!strings.Contains(c.Reason, "a rank that only teaches needs") {
+			t.Errorf("%v, %s, %s, %d bytes", err, c.Verdict, c.Reason, c.Memory.Total)
+		}
+		var f *fault.Error
+		errors.As(err, &f)
+		for _, advice := range []string{q4k, split, more} {
+			if has := strings.Contains(f.Hint, advice); has != slices.Contains(k.want, advice) {
+				t.Errorf("%s, split %v: the hint %q", k.backend, k.split, f.Hint)
+			}
+		}
 	}
 }
