@@ -85,8 +85,10 @@ func EstimateRun(ctx context.Context, c Config, dev device.Device, obs Observer)
 		return e, err
 	}
 	k := in.choice.Chosen
-	if k == nil { // none fits: the one that needs least is shown
-		e.describe(in.choice.nearest())
+	if k == nil { // none fits: the one that needs least is shown, and of it what does not fit
+		k = in.choice.nearest()
+		e.describe(k)
+		e.Memory = *k.Memory
 		return e, chosen
 	}
 	if err := in.loadData(ctx, c, obs); err != nil { // there is no plan to show: "ready" would be wrong

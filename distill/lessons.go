@@ -67,9 +67,27 @@ func (g Group) teachers(s int) (lo, hi int) {
 	return teachersOf(s, g.World, g.Teachers)
 }
 
+// answers is the rank that answers learning rank s's i-th question: the one that was asked, or the section with the last
+// layers.
+func (g Group) answers(s, i int) int {
+	if g.Split {
+		return g.All() - 1
+	}
+	first, _ := g.teachers(s)
+	return g.World + first + i
+}
+
+// shares reports whether learning ranks have a teaching rank in common that answers them.
+func (g Group) shares() bool {
+	if g.Split {
+		return g.World > 1
+	}
+	return g.Teachers < g.World
+}
+
 // passes reports whether answers may go from device to device: not from a teaching rank that several learning ranks
 // have in common, which until one of them receives could not answer the others.
-func (p *pupil) passes() bool { return p.paired && p.group.Teachers >= p.group.World }
+func (p *pupil) passes() bool { return p.paired && !p.group.shares() }
 
 // about makes the questions about the rows of b: to n teachers, rows ⌊R·i/n⌋ to ⌊R·(i+1)/n⌋ to the i-th.
 func (p *pupil) about(b corpus.Batch) (l lesson) {
@@ -147,11 +165,10 @@ func (p *pupil) receive(s device.Stream, l lesson, dst device.Tensor) {
 	if e, ok := s.(device.Exchanger); ok && p.group.World > 1 {
 		e.Arrive() // one communicator at a time: weights of the step before may be on their way
 	}
-	first, _ := p.group.teachers(p.group.Rank)
 	at := 0
 	for i, n := range l.counts {
 		if n > 0 {
-			s.(device.Passer).Receive(p.group.World+first+i, dst.RowRange(at, at+n))
+			s.(device.Passer).Receive(p.group.answers(p.group.Rank, i), dst.RowRange(at, at+n))
 		}
 		at += n
 	}
@@ -162,15 +179,11 @@ func (p *pupil) hear() error {
 	began := time.Now()
 	l := p.asked[0]
 	p.asked = p.asked[1:]
-	first, _ := p.group.teachers(p.group.Rank)
 	for i, text := range l.questions {
 		if text == nil {
 			continue
 		}
-		from := p.group.World + first + i
-		if p.group.Split {
-			from = p.group.All() - 1 // the section with the last layers
-		}
+		from := p.group.answers(p.group.Rank, i)
 		_, x, err := p.comm.Take(from)
 		if err != nil {
 			return err
@@ -348,13 +361,24 @@ func (l *lecturer) teach(comm collective.Comm, vocab int, stopping func() bool, 
 
 // pass gives what the body has left to the device of a learning rank, once it is done.
 func (l *lecturer) pass(to int, dog *watch.Watchdog) error {
-	if _, err := l.stream.Wait(context.Background()); err != nil {
+	err := give(l.stream, dog, to, func() error { return nil }, l.teacher.Final())
+	l.teacher.End(l.stream)
+	return err
+}
+
+// give passes tensors to the device of another rank, once what the stream has to do is done and that rank was told.
+func give(s device.Stream, dog *watch.Watchdog, to int, tell func() error, ts ...device.Tensor) error {
+	if _, err := s.Wait(context.Background()); err != nil {
+		return err
+	}
+	if err := tell(); err != nil {
 		return err
 	}
 	defer keepAlive(dog, fmt.Sprintf("until rank %d receives", to))()
-	l.stream.(device.Passer).Pass(to, l.teacher.Final())
-	l.teacher.End(l.stream)
-	_, err := l.stream.Wait(context.Background())
+	for _, t := range ts {
+		s.(device.Passer).Pass(to, t)
+	}
+	_, err := s.Wait(context.Background())
 	return err
 }
 

@@ -67,8 +67,43 @@ func (l *leg) ask(b corpus.Batch, together bool) error {
 	return nil
 }
 
-// pairDevices joins the device of this rank with those of its teachers, or of those that it teaches, where devices can
-// be: the teaching rank makes the id, and the learning one learns it from those that proved to be of this run.
+// pairs returns the ranks from whose devices that of a rank receives, and those to which it passes: learning ranks
+// receive from the teaching ranks that answer them, each section of a split teacher from the one before. Sections that
+// several learning ranks have in common answer through the host.
+func (g Group) pairs(rank int) (from, to []int) {
+	switch {
+	case g.Teachers == 0:
+	case g.Split && rank < g.World && g.World == 1:
+		from = []int{g.All() - 1}
+	case g.Split && rank >= g.World:
+		if rank > g.World {
+			from = []int{rank - 1}
+		}
+		switch {
+		case rank < g.All()-1:
+			to = []int{rank + 1}
+		case g.World == 1:
+			to = []int{0}
+		}
+	case g.Split:
+	case rank < g.World:
+		lo, hi := g.teachers(rank)
+		for t := lo; t < hi; t++ {
+			from = append(from, g.World+t)
+		}
+	default:
+		for s := range g.World {
+			if lo, hi := g.teachers(s); g.World+lo <= rank && rank < g.World+hi {
+				to = append(to, s)
+			}
+		}
+	}
+	return from, to
+}
+
+// pairDevices joins the device of this rank with those that it passes to or receives from, where devices can be: who
+// passes makes the id, and the other one learns it from those that proved to be of this run. Sections join the next one
+// first, so that no ring of ranks waits.
 func (r *Run) pairDevices() error {
 	dev, ok := r.dev.(device.Pairer)
 	g := r.Config.Ranks
@@ -76,37 +111,30 @@ func (r *Run) pairDevices() error {
 		return nil
 	}
 	r.comm.OnLost(func(l *collective.Lost) { dev.Part(l) })
-	if g.Split {
-		return nil
-	}
-	if !g.teaches() {
-		r.pupil.paired = true
-		lo, hi := teachersOf(g.Rank, g.World, g.Teachers)
-		for t := g.World + lo; t < g.World+hi; t++ {
-			_, id, err := r.comm.Take(t)
-			if err == nil {
-				err = dev.Pair(t, false, id)
-			}
-			if err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	for s := range g.World {
-		if lo, hi := teachersOf(s, g.World, g.Teachers); g.Rank < g.World+lo || g.Rank >= g.World+hi {
-			continue
-		}
+	from, to := g.pairs(g.Rank)
+	for _, peer := range to {
 		id, err := dev.GroupID()
 		if err == nil {
-			err = r.comm.Post(s, id)
+			err = r.comm.Post(peer, id)
 		}
 		if err == nil {
-			err = dev.Pair(s, true, id)
+			err = dev.Pair(peer, true, id)
 		}
 		if err != nil {
 			return err
 		}
+	}
+	for _, peer := range from {
+		_, id, err := r.comm.Take(peer)
+		if err == nil {
+			err = dev.Pair(peer, false, id)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if r.pupil != nil {
+		r.pupil.paired = len(from) > 0
 	}
 	return nil
 }
@@ -115,12 +143,7 @@ func (r *Run) pairDevices() error {
 // pass over as many rows as a learning rank has.
 func (d DryRun) planLessons(k *Candidate) (err error) {
 	target, rows := d.Target(), d.lessonRows(k.plan.BatchSize)
-	if k.lessons = nil; d.Ranks.Split {
-		k.lessons, err = d.planSections(rows)
-	} else {
-		k.lessons, err = d.planLesson(rows)
-	}
-	if err != nil {
+	if k.lessons, err = d.lessonRecords(rows); err != nil {
 		return err
 	}
 	for _, rec := range k.lessons {
@@ -138,6 +161,27 @@ func (d DryRun) planLessons(k *Candidate) (err error) {
 		}
 	}
 	return nil
+}
+
+// lessonRecords runs a pass of so many rows dry: of each section, or of the whole teacher.
+func (d DryRun) lessonRecords(rows int) ([]*dry.Record, error) {
+	if d.Ranks.Split {
+		return d.planSections(rows)
+	}
+	return d.planLesson(rows)
+}
+
+// lessonsNeed returns how many bytes the ranks that only teach need for a batch size, the one that needs most; 0: there
+// are none.
+func (d DryRun) lessonsNeed(batchSize int) (most int64, err error) {
+	if !d.elsewhere {
+		return 0, nil
+	}
+	all, err := d.lessonRecords(d.lessonRows(batchSize))
+	for _, rec := range all {
+		most = max(most, rec.Total())
+	}
+	return most, err
 }
 
 // smallerLessons says what would make a teaching rank need less than with this run's settings.
@@ -205,8 +249,9 @@ func (r *Run) teach(ctx context.Context) error {
 			return err
 		}
 		defer func() { x.batch.Free(r.dev) }()
+		_, x.paired = r.dev.(device.Pairer)
 		r.obs.Phase("teaching")
-		return x.teach(r.comm, g, r.in.teacher.Config.Vocab, stopping, r.Watch.Doing)
+		return x.teach(r.comm, g, r.in.teacher.Config.Vocab, stopping, r.Watch)
 	}
 	m, err := model.LoadFrozenAs(r.dev, r.in.teacher, device.TeacherWeights, form)
 	if err != nil {

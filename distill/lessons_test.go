@@ -309,3 +309,26 @@ func TestTeachingRankTooLarge(t *testing.T) {
 		}
 	}
 }
+
+// A plan that fails for a teaching rank shows what that rank needs, and the largest batch is one that teaching ranks
+// have room for, too.
+func TestPlanOfLargeTeachingRank(t *testing.T) {
+	contracttest.Cases(t, 2)
+	c := shortData(t, ranksConfig(t))
+	c.Ranks = Group{World: 1, Teachers: 1}
+	free := newCPU(t)
+	e, err := EstimateRun(context.Background(), c, free, &quiet{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	budget := (e.Memory.Total + e.Teaching.Memory.Total) / 2 // for a learning rank alone
+	e, err = EstimateRun(context.Background(), c, budgeted{free.(*cpu.Device), budget}, &quiet{})
+	if fault.KindOf(err) != fault.Memory || e.Verdict != plan.TooLarge || e.Memory.Total <= budget || e.LargestBatch.Size >= c.BatchSize {
+		t.Fatalf("%v, %s, %d bytes of %d, largest batch %+v", err, e.Verdict, e.Memory.Total, budget, e.LargestBatch)
+	}
+	if c.BatchSize = e.LargestBatch.Size; c.BatchSize > 0 {
+		if _, err := EstimateRun(context.Background(), c, budgeted{free.(*cpu.Device), budget}, &quiet{}); err != nil {
+			t.Error(err)
+		}
+	}
+}

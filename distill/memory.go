@@ -289,7 +289,12 @@ func (d DryRun) largestBatch(c Choice, target dry.Target) (plan.LargestBatch, er
 	n, err := plan.Largest(int(limit), target.Budget, func(n int) (int64, error) {
 		c := c
 		c.BatchSize = n
-		return d.request(c, target).Need(d.Record)
+		need, err := d.request(c, target).Need(d.Record)
+		if err != nil || target.Budget > 0 && need > target.Budget {
+			return need, err
+		}
+		lessons, err := d.lessonsNeed(n)
+		return max(need, lessons), err
 	})
 	return plan.LargestBatch{Size: n, IsBound: n == int(limit) && limit < most}, err
 }

@@ -11,13 +11,15 @@ import (
 	"apr/device/dry"
 	"apr/internal/fault"
 	"apr/model"
+	"apr/run/watch"
 	"apr/teacher"
 	"apr/tensor"
 )
 
 // A teacher that one rank cannot hold is split by layers: the i-th of K teaching ranks has layers ⌊L·i/K⌋ up to
 // ⌊L·(i+1)/K⌋. Every learning rank asks the first of them, and the last one answers; between them travels the
-// residual stream. Rows of one learning rank are in one section while those of another are in the next.
+// residual stream, between GPUs from memory to memory. Rows of one learning rank are in one section while those of
+// another are in the next; a section that passes waits until the next one has room.
 
 // section is a teaching rank's part of the teacher.
 type section struct {
@@ -29,6 +31,7 @@ type section struct {
 	group  int // rows that go through the layers at a time
 	seqLen int
 	apart  bool
+	paired bool // the residual stream goes from device to device
 }
 
 // sectionLayers returns the layers of the i-th of k sections.
@@ -103,22 +106,23 @@ func upload(s device.Stream, t device.Tensor, stored []byte) {
 	s.Upload(t, host)
 }
 
-// relay is what a section passes to the next one.
+// relay is what a section tells the next one.
 type relay struct {
 	learner int    // that asked
 	stop    bool   // a rank before this one wants to end
+	direct  bool   // the answer is to go from device to device
 	rows    []byte // the question
 	pending bool   // there is a delta
-	h       []byte // the residual stream, and what is still to be added to it
+	h       []byte // the residual stream, and what is still to be added to it; empty: the device passes them
 	delta   []byte
 }
 
-const relayHead = 4 + 1 + 1 + 4
+const relayHead = 4 + 1 + 1 + 1 + 4
 
 func (r relay) encode() []byte {
 	flag := map[bool]byte{true: 1}
 	x := binary.LittleEndian.AppendUint32(make([]byte, 0, relayHead+len(r.rows)+len(r.h)+len(r.delta)), uint32(r.learner))
-	x = append(x, flag[r.stop], flag[r.pending])
+	x = append(x, flag[r.stop], flag[r.pending], flag[r.direct])
 	x = binary.LittleEndian.AppendUint32(x, uint32(len(r.rows)))
 	return slices.Concat(x, r.rows, r.h, r.delta)
 }
@@ -128,8 +132,8 @@ func decodeRelay(x []byte) (r relay, err error) {
 	if len(x) < relayHead {
 		return r, odd
 	}
-	r.learner, r.stop, r.pending = int(binary.LittleEndian.Uint32(x)), x[4] == 1, x[5] == 1
-	n := int(binary.LittleEndian.Uint32(x[6:]))
+	r.learner, r.stop, r.pending, r.direct = int(binary.LittleEndian.Uint32(x)), x[4] == 1, x[5] == 1, x[6] == 1
+	n := int(binary.LittleEndian.Uint32(x[7:]))
 	if x = x[relayHead:]; n > len(x) {
 		return r, odd
 	}
@@ -141,20 +145,19 @@ func decodeRelay(x []byte) (r relay, err error) {
 }
 
 // teach is the work of a section until rank 0 has no more questions.
-func (x *section) teach(comm collective.Comm, g Group, vocab int, stopping func() bool, doing func(string)) error {
-	first, last := g.Rank == g.World, g.Rank == g.All()-1
+func (x *section) teach(comm collective.Comm, g Group, vocab int, stopping func() bool, dog *watch.Watchdog) error {
 	for n := 0; ; n++ {
 		from, text, err := comm.Take(collective.Anyone)
 		if err != nil || len(text) == 0 {
 			return err
 		}
-		r := relay{learner: from, rows: text[1:]}
-		if !first {
+		r := relay{learner: from, rows: text[1:], direct: text[0] == 1}
+		if g.Rank > g.World {
 			if r, err = decodeRelay(text); err != nil {
 				return err
 			}
 		}
-		doing(fmt.Sprintf("lesson %d, for rank %d", n, r.learner))
+		dog.Doing(fmt.Sprintf("lesson %d, for rank %d", n, r.learner))
 		b, err := decodeRows(r.rows)
 		if err == nil {
 			err = checkRows(b, r.learner, x.seqLen, x.apart, vocab)
@@ -166,52 +169,87 @@ func (x *section) teach(comm collective.Comm, g Group, vocab int, stopping func(
 			return err
 		}
 		r.stop = r.stop || stopping()
-		if err := x.answer(comm, b, r, first, last, g.Rank+1); err != nil {
+		if err := x.answer(comm, g, b, r, dog); err != nil {
 			return err
 		}
 	}
 }
 
 // answer takes rows through the section, and sends what comes out of it to the next one, or to the rank that asked.
-func (x *section) answer(comm collective.Comm, b corpus.Batch, r relay, first, last bool, next int) error {
+func (x *section) answer(comm collective.Comm, g Group, b corpus.Batch, r relay, dog *watch.Watchdog) error {
 	load := func(h, delta device.Tensor, pending bool) error {
-		size := h.Rows * h.Cols * h.DType.BlockBytes()
-		switch {
-		case first:
+		if g.Rank == g.World {
 			return nil
-		case len(r.h) != size || pending && len(r.delta) != size:
-			return fault.New(fault.Invalid, "the section before sent %d bytes for %d rows", len(r.h), b.Rows).
-				WithID("E-RANKS-067")
 		}
-		upload(x.stream, h, r.h)
+		return x.take(g.Rank-1, r, h, delta, pending)
+	}
+	return x.through(b, r.pending, load, func(h, delta device.Tensor, pending bool) error {
+		if g.Rank == g.All()-1 {
+			return x.kept(h, func(kept device.Tensor) error { return x.reply(comm, r, kept, dog) })
+		}
+		r.pending = pending
+		return x.send(comm, g.Rank+1, r, h, delta, dog)
+	})
+}
+
+// take fills h, and delta if something is pending, with what rank `from` sent.
+func (x *section) take(from int, r relay, h, delta device.Tensor, pending bool) error {
+	size := h.Rows * h.Cols * h.DType.BlockBytes()
+	if x.paired {
+		size = 0
+	}
+	if len(r.h) != size || pending && len(r.delta) != size {
+		return fault.New(fault.Invalid, "the section before sent %d bytes instead of %d", len(r.h), size).
+			WithID("E-RANKS-067")
+	}
+	if x.paired {
+		s := x.stream.(device.Passer)
+		s.Receive(from, h)
 		if pending {
-			upload(x.stream, delta, r.delta)
+			s.Receive(from, delta)
 		}
 		return nil
 	}
-	return x.through(b, r.pending, load, func(h, delta device.Tensor, pending bool) (err error) {
-		if last {
-			return x.kept(h, func(kept device.Tensor) error {
-				states, err := download(x.stream, kept)
-				if err != nil {
-					return err
-				}
-				out := []byte{0}
-				if r.stop {
-					out[0] = 1
-				}
-				return comm.Post(r.learner, append(out, states...))
-			})
+	upload(x.stream, h, r.h)
+	if pending {
+		upload(x.stream, delta, r.delta)
+	}
+	return nil
+}
+
+// send gives h, and delta if something is pending, to the next section.
+func (x *section) send(comm collective.Comm, to int, r relay, h, delta device.Tensor, dog *watch.Watchdog) (err error) {
+	r.h, r.delta = nil, nil
+	if x.paired {
+		ts := []device.Tensor{h}
+		if r.pending {
+			ts = append(ts, delta)
 		}
-		r.pending, r.delta = pending, nil
-		if r.h, err = download(x.stream, h); err == nil && pending {
-			r.delta, err = download(x.stream, delta)
-		}
-		if err != nil {
-			return err
-		}
-		return comm.Post(next, r.encode())
-	})
+		return give(x.stream, dog, to, func() error { return comm.Post(to, r.encode()) }, ts...)
+	}
+	if r.h, err = download(x.stream, h); err == nil && r.pending {
+		r.delta, err = download(x.stream, delta)
+	}
+	if err != nil {
+		return err
+	}
+	return comm.Post(to, r.encode())
+}
+
+// reply answers the rank that asked with the final hidden states of the positions that count.
+func (x *section) reply(comm collective.Comm, r relay, kept device.Tensor, dog *watch.Watchdog) error {
+	out := []byte{0}
+	if r.stop {
+		out[0] = 1
+	}
+	if r.direct {
+		return give(x.stream, dog, r.learner, func() error { return comm.Post(r.learner, out) }, kept)
+	}
+	states, err := download(x.stream, kept)
+	if err != nil {
+		return err
+	}
+	return comm.Post(r.learner, append(out, states...))
 }
 
 // planSections runs a pass of every section dry, and returns their records.
