@@ -28,6 +28,8 @@ type TeachingPlan struct {
 
 	Faster string `json:"faster"` // teacher-ranks, replicated
 	Reason string `json:"reason"`
+	// NotCounted is memory that ranks of the two kinds take and no plan knows, beside that of RanksPlan.
+	NotCounted string `json:"not_counted"`
 }
 
 // The ways to use the same ranks.
@@ -53,7 +55,10 @@ func (in *inputs) planTeaching(c Config, dev device.Device, k *Candidate) (*Teac
 // planTeaching plans the step of the same ranks that all hold the teacher and learn, as far as c leaves it open.
 func (d DryRun) planTeaching(k *Candidate, c Choice) (*TeachingPlan, error) {
 	g, all := d.Ranks, k.plan.BatchSize*d.Accum
-	t := &TeachingPlan{Learning: g.World, Teaching: g.Teachers, Memory: k.Lessons, LearningFLOPs: k.plan.Costs.FLOPs}
+	t := &TeachingPlan{Learning: g.World, Teaching: g.Teachers, Memory: k.Lessons, LearningFLOPs: k.plan.Costs.FLOPs, NotCounted: notSockets}
+	if d.Target().Info.Kind != "cpu" {
+		t.NotCounted = g.notPairs()
+	}
 	for _, rec := range k.lessons {
 		row := plan.Of(plan.Setting{}, rec, 0, plan.Rates{}).Costs.FLOPs / float64(d.lessonRows(k.plan.BatchSize))
 		t.TeachingFLOPs = max(t.TeachingFLOPs, row*float64(d.busiestTeacher(all)))
@@ -64,7 +69,8 @@ func (d DryRun) planTeaching(k *Candidate, c Choice) (*TeachingPlan, error) {
 		return t, nil
 	}
 	if err := (Group{World: g.All(), SameBits: g.SameBits}).Check(all); err != nil { // such a run would be refused
-		t.Faster, t.Reason = FasterTaught, fmt.Sprintf("%d ranks that each have the whole teacher are refused: %v", g.All(), err)
+		t.Faster = FasterTaught
+		t.Reason = fmt.Sprintf("%d ranks that each have the whole teacher are refused: %v", g.All(), err)
 		return t, nil
 	}
 	target := d.Target
@@ -85,13 +91,38 @@ func (d DryRun) planTeaching(k *Candidate, c Choice) (*TeachingPlan, error) {
 		"ranks has the whole teacher", t.busiest(), t.ReplicatedFLOPs, g.All())
 	switch {
 	case err != nil:
-		t.Faster, t.Reason = FasterTaught, fmt.Sprintf("with %s the whole teacher does not fit beside the student: a rank %s", k.Backend, needs(p))
+		t.Faster = FasterTaught
+		t.Reason = fmt.Sprintf("with %s the whole teacher does not fit beside the student: a rank %s", k.Backend, needs(p))
 	case t.busiest() < t.ReplicatedFLOPs:
 		t.Faster, t.Reason = FasterTaught, than
 	default:
 		t.Faster, t.Reason = FasterReplicated, than
 	}
 	return t, nil
+}
+
+// notPairs says what NCCL takes for what goes from GPU to GPU between a learning rank and a teaching one, or two sections.
+func (g Group) notPairs() string {
+	learning, teaching := 0, 0
+	for rank := range g.All() {
+		from, to := g.pairs(rank)
+		if n := len(from) + len(to); rank < g.World {
+			learning = max(learning, n)
+		} else {
+			teaching = max(teaching, n)
+		}
+	}
+	return fmt.Sprintf("what NCCL itself takes of each GPU for pairs of ranks between which the teacher's states travel, each "+
+		"with channels and connections of its own: %s of a rank that learns, %s of one that teaches at most", pairsOf(learning),
+		pairsOf(teaching))
+}
+
+// pairsOf writes a number of pairs.
+func pairsOf(n int) string {
+	if n == 1 {
+		return "1 pair"
+	}
+	return fmt.Sprintf("%d pairs", n)
 }
 
 // busiestTeacher returns how many of a step's rows one teaching rank computes at most.

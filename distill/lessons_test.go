@@ -278,6 +278,38 @@ func TestSharedTeacherPassesNothing(t *testing.T) {
 	}
 }
 
+// Whose devices are joined: a learning rank's with those that answer it, sections' in a row, and the last one's with the
+// learning rank if there is one alone. Each pair is seen from both sides, and the plan's note counts them.
+func TestPairs(t *testing.T) {
+	for _, k := range []struct {
+		g    Group
+		to   [][]int // by rank
+		note string
+	}{
+		{Group{World: 2}, [][]int{nil, nil}, ""},
+		{Group{World: 1, Teachers: 2}, [][]int{nil, {0}, {0}}, "2 pairs of a rank that learns, 1 pair of one that teaches"},
+		{Group{World: 3, Teachers: 2}, [][]int{nil, nil, nil, {0, 1}, {2}}, "1 pair of a rank that learns, 2 pairs of one"},
+		{Group{World: 1, Teachers: 3, Split: true}, [][]int{nil, {2}, {3}, {0}}, "1 pair of a rank that learns, 2 pairs of one"},
+		{Group{World: 2, Teachers: 2, Split: true}, [][]int{nil, nil, {3}, nil}, "0 pairs of a rank that learns, 1 pair of one"},
+	} {
+		contracttest.Cases(t, 1)
+		from := make([][]int, len(k.to))
+		for r, peers := range k.to {
+			for _, p := range peers {
+				from[p] = append(from[p], r)
+			}
+		}
+		for r := range k.to {
+			if f, to := k.g.pairs(r); !slices.Equal(f, from[r]) || !slices.Equal(to, k.to[r]) {
+				t.Errorf("%+v: rank %d receives from %v and passes to %v", k.g, r, f, to)
+			}
+		}
+		if note := k.g.notPairs(); !strings.Contains(note, k.note) {
+			t.Errorf("%+v: %s", k.g, note)
+		}
+	}
+}
+
 // A teaching rank that does not hold its part is what the candidate fails for, with its own memory, and the advice is
 // what this run does not have yet.
 func TestTeachingRankTooLarge(t *testing.T) {

@@ -100,61 +100,75 @@ func (k sectionGPU) teach(w model.Weights, b corpus.Batch) error {
 	return x.teach(k.run.comm, g, w.Arch().Vocab, func() bool { return false }, nil)
 }
 
-// Sections of a teacher on GPUs of their own say what the whole teacher says on one, bit for bit: the residual stream and
-// the answer go from GPU to GPU, the answer through the host where several learning ranks want one, and before the
-// first step. What a section takes is planned to the byte.
+// answered lets the ranks meet, ask about batches and teach, and returns the answers to each learning rank.
+func answered(t *testing.T, g Group, ranks []sectionGPU, w model.Weights, batches []corpus.Batch) [][][]byte {
+	t.Helper()
+	errs, told := make([]error, g.All()), make([][][]byte, g.World)
+	var asking, all sync.WaitGroup
+	asking.Add(g.World)
+	for r, k := range ranks {
+		all.Go(func() {
+			err := k.run.pairDevices()
+			if err == nil && r >= g.World {
+				err = k.teach(w, batches[0])
+			} else if r < g.World {
+				if err == nil {
+					told[r], err = k.heard(batches, w.Arch().Hidden)
+				}
+				if asking.Done(); err == nil && r == 0 {
+					asking.Wait()
+					err = k.run.pupil.dismiss()
+				}
+			}
+			if errs[r] = err; err != nil {
+				k.run.comm.Abort(err)
+			}
+		})
+	}
+	all.Wait()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	return told
+}
+
+// Sections of a teacher on GPUs of their own say what the whole teacher says on one, bit for bit: the residual stream,
+// with what is still to be added to it (olmo2), and the answer go from GPU to GPU, the answer through the host where
+// several learning ranks want one, and before the first step. What a section takes is planned to the byte.
 func TestCUDASectionsPassTensors(t *testing.T) {
 	openEmulator(t)
 	t.Setenv("APR_EMULATOR_DEVICES", "4")
-	files := openModel(t, filepath.Join(tiedDir, "teacher"))
 	uneven := unevenBatch()
+	for i := range uneven.Tokens {
+		uneven.Tokens[i] %= 160 // of both vocabularies
+	}
 	full := rowBatch(3, uneven.SeqLen, false)
 	copy(full.Tokens, uneven.Tokens)
 	batches := []corpus.Batch{uneven, full, uneven.Slice(3, 5)}
-	want := wholeOnGPU(t, files, batches)
-	for _, g := range []Group{{World: 1, Teachers: 3, Split: true}, {World: 2, Teachers: 2, Split: true}} {
-		ranks := sectionGPUs(t, g, model.Describe(files), uneven)
-		errs, told := make([]error, g.All()), make([][][]byte, g.World)
-		var asking, all sync.WaitGroup
-		asking.Add(g.World)
-		for r, k := range ranks {
-			all.Go(func() {
-				err := k.run.pairDevices()
-				if err == nil && r >= g.World {
-					err = k.teach(files, uneven)
-				} else if r < g.World {
-					if err == nil {
-						told[r], err = k.heard(batches, files.Config.Hidden)
-					}
-					if asking.Done(); err == nil && r == 0 {
-						asking.Wait()
-						err = k.run.pupil.dismiss()
-					}
-				}
-				if errs[r] = err; err != nil {
-					k.run.comm.Abort(err)
-				}
-			})
-		}
-		all.Wait()
-		if err := errors.Join(errs...); err != nil {
-			t.Fatal(err)
-		}
-		for r, got := range told {
+	for _, k := range []struct {
+		g     Group
+		model string
+	}{
+		{Group{World: 1, Teachers: 3, Split: true}, filepath.Join(tiedDir, "teacher")},
+		{Group{World: 2, Teachers: 2, Split: true}, filepath.Join(goldens, "families", "olmo2")},
+	} {
+		files := openModel(t, k.model)
+		want, ranks := wholeOnGPU(t, files, batches), sectionGPUs(t, k.g, model.Describe(files), uneven)
+		for r, got := range answered(t, k.g, ranks, files, batches) {
 			contracttest.Cases(t, 1)
 			for i := range got {
 				if !slices.Equal(got[i], want[i%len(want)]) {
-					t.Errorf("%+v: answer %d to rank %d has other bits than the whole teacher's", g, i, r)
+					t.Errorf("%+v: answer %d to rank %d has other bits than the whole teacher's", k.g, i, r)
 				}
 			}
-			if len(got) != 2*len(want) || ranks[r].run.pupil.passes() != (g.World == 1) {
-				t.Errorf("%+v: %d answers to rank %d", g, len(got), r)
+			if len(got) != 2*len(want) || ranks[r].run.pupil.passes() != (k.g.World == 1) {
+				t.Errorf("%+v: %d answers to rank %d", k.g, len(got), r)
 			}
 		}
-		for r, k := range ranks[g.World:] {
+		for r, x := range ranks[k.g.World:] {
 			contracttest.Cases(t, 1)
-			if now := k.dev.Stats().Allocated; k.prepared != k.planned.Total() || now != k.prepared {
-				t.Errorf("%+v: section %d: %d bytes planned, %d prepared, %d in the end", g, r, k.planned.Total(), k.prepared, now)
+			if now := x.dev.Stats().Allocated; x.prepared != x.planned.Total() || now != x.prepared {
+				t.Errorf("%+v: section %d: %d bytes planned, %d prepared, %d in the end", k.g, r, x.planned.Total(), x.prepared, now)
 			}
 		}
 	}

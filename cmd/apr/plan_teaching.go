@@ -18,7 +18,7 @@ func teachingLines(t *distill.TeachingPlan) []string {
 		t.TeachingFLOPs)
 	return []string{"kinds of ranks", kinds, "", work, "faster", map[string]string{
 		distill.FasterTaught: "--teacher-ranks", distill.FasterReplicated: "every rank with the whole teacher",
-	}[t.Faster] + ", by operations: " + t.Reason}
+	}[t.Faster] + ", by operations: " + t.Reason, "", "not counted: " + t.NotCounted}
 }
 
 // counted is a number of ranks and what they do.
