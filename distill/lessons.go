@@ -67,8 +67,8 @@ func (g Group) teachers(s int) (lo, hi int) {
 	return teachersOf(s, g.World, g.Teachers)
 }
 
-// answers is the rank that answers learning rank s's i-th question: the one that was asked, or the section with the last
-// layers.
+// answers is the rank that answers learning rank s's i-th question: the one that was asked, or the section with the
+// last layers.
 func (g Group) answers(s, i int) int {
 	if g.Split {
 		return g.All() - 1

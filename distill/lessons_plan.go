@@ -55,7 +55,8 @@ func (in *inputs) planTeaching(c Config, dev device.Device, k *Candidate) (*Teac
 // planTeaching plans the step of the same ranks that all hold the teacher and learn, as far as c leaves it open.
 func (d DryRun) planTeaching(k *Candidate, c Choice) (*TeachingPlan, error) {
 	g, all := d.Ranks, k.plan.BatchSize*d.Accum
-	t := &TeachingPlan{Learning: g.World, Teaching: g.Teachers, Memory: k.Lessons, LearningFLOPs: k.plan.Costs.FLOPs, NotCounted: notSockets}
+	t := &TeachingPlan{Learning: g.World, Teaching: g.Teachers, Memory: k.Lessons, LearningFLOPs: k.plan.Costs.FLOPs,
+		NotCounted: notSockets}
 	if d.Target().Info.Kind != "cpu" {
 		t.NotCounted = g.notPairs()
 	}
@@ -101,7 +102,8 @@ func (d DryRun) planTeaching(k *Candidate, c Choice) (*TeachingPlan, error) {
 	return t, nil
 }
 
-// notPairs says what NCCL takes for what goes from GPU to GPU between a learning rank and a teaching one, or two sections.
+// notPairs says what NCCL takes for what goes from GPU to GPU between a learning rank and a teaching one, or between two
+// sections.
 func (g Group) notPairs() string {
 	learning, teaching := 0, 0
 	for rank := range g.All() {
@@ -112,9 +114,9 @@ func (g Group) notPairs() string {
 			teaching = max(teaching, n)
 		}
 	}
-	return fmt.Sprintf("what NCCL itself takes of each GPU for pairs of ranks between which the teacher's states travel, each "+
-		"with channels and connections of its own: %s of a rank that learns, %s of one that teaches at most", pairsOf(learning),
-		pairsOf(teaching))
+	return fmt.Sprintf("what NCCL itself takes of each GPU for pairs of ranks between which the teacher's states "+
+		"travel, each with channels and connections of its own: %s of a rank that learns, %s of one that teaches at most",
+		pairsOf(learning), pairsOf(teaching))
 }
 
 // pairsOf writes a number of pairs.

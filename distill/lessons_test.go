@@ -263,23 +263,25 @@ func TestTeachingPlan(t *testing.T) {
 	}
 }
 
-// A teaching rank that several learning ranks have in common passes nothing from device to device: it would wait for one
-// of them, and the others for it.
+// A teaching rank that several learning ranks have in common passes nothing from device to device: it would wait for
+// one of them, and the others for it. So would the last section of a split teacher.
 func TestSharedTeacherPassesNothing(t *testing.T) {
-	for _, k := range []struct {
-		learning, teaching int
-		paired, want       bool
-	}{{1, 1, true, true}, {2, 2, true, true}, {1, 3, true, true}, {2, 1, true, false}, {3, 2, true, false}, {1, 1, false, false}} {
+	for g, want := range map[[2]int][2]bool{ // learning and teaching ranks; of a whole and of a split teacher
+		{1, 2}: {true, true}, {2, 2}: {true, false}, {1, 3}: {true, true}, {2, 1}: {false, false}, {3, 2}: {false, false},
+	} {
 		contracttest.Cases(t, 1)
-		p := &pupil{group: Group{World: k.learning, Teachers: k.teaching}, paired: k.paired}
-		if p.passes() != k.want {
-			t.Errorf("%+v: passes %v", k, p.passes())
+		for i, split := range []bool{false, true} {
+			p := &pupil{group: Group{World: g[0], Teachers: g[1], Split: split}}
+			none := p.passes()
+			if p.paired = true; p.passes() != want[i] || none {
+				t.Errorf("%d and %d ranks, split %v: passes %v, without pairs %v", g[0], g[1], split, p.passes(), none)
+			}
 		}
 	}
 }
 
-// Whose devices are joined: a learning rank's with those that answer it, sections' in a row, and the last one's with the
-// learning rank if there is one alone. Each pair is seen from both sides, and the plan's note counts them.
+// Whose devices are joined: a learning rank's with those that answer it, sections' in a row, and the last one's with
+// the learning rank if there is one alone. Each pair is seen from both sides, and the plan's note counts them.
 func TestPairs(t *testing.T) {
 	for _, k := range []struct {
 		g    Group
@@ -289,8 +291,10 @@ func TestPairs(t *testing.T) {
 		{Group{World: 2}, [][]int{nil, nil}, ""},
 		{Group{World: 1, Teachers: 2}, [][]int{nil, {0}, {0}}, "2 pairs of a rank that learns, 1 pair of one that teaches"},
 		{Group{World: 3, Teachers: 2}, [][]int{nil, nil, nil, {0, 1}, {2}}, "1 pair of a rank that learns, 2 pairs of one"},
-		{Group{World: 1, Teachers: 3, Split: true}, [][]int{nil, {2}, {3}, {0}}, "1 pair of a rank that learns, 2 pairs of one"},
-		{Group{World: 2, Teachers: 2, Split: true}, [][]int{nil, nil, {3}, nil}, "0 pairs of a rank that learns, 1 pair of one"},
+		{Group{World: 1, Teachers: 3, Split: true}, [][]int{nil, {2}, {3}, {0}},
+			"1 pair of a rank that learns, 2 pairs of one"},
+		{Group{World: 2, Teachers: 2, Split: true}, [][]int{nil, nil, {3}, nil},
+			"0 pairs of a rank that learns, 1 pair of one"},
 	} {
 		contracttest.Cases(t, 1)
 		from := make([][]int, len(k.to))
@@ -324,7 +328,8 @@ func TestTeachingRankTooLarge(t *testing.T) {
 	} {
 		contracttest.Cases(t, 1)
 		d := DryRun{Target: budgeted{newCPU(t).(*cpu.Device), 1000}.Target, SeqLen: 16, Accum: 1,
-			Teacher: model.Describe(openModel(t, filepath.Join(tiedDir, "teacher"))), Ranks: Group{World: 1, Teachers: 2, Split: k.split}}
+			Teacher: model.Describe(openModel(t, filepath.Join(tiedDir, "teacher"))),
+			Ranks:   Group{World: 1, Teachers: 2, Split: k.split}}
 		c := &Candidate{Backend: k.backend, Verdict: plan.Ready, Reason: "needs little", Memory: &plan.Memory{Total: 1},
 			plan: plan.Plan{Setting: plan.Setting{BatchSize: 2}}}
 		err := d.planLessons(c)
@@ -355,7 +360,8 @@ func TestPlanOfLargeTeachingRank(t *testing.T) {
 	}
 	budget := (e.Memory.Total + e.Teaching.Memory.Total) / 2 // for a learning rank alone
 	e, err = EstimateRun(context.Background(), c, budgeted{free.(*cpu.Device), budget}, &quiet{})
-	if fault.KindOf(err) != fault.Memory || e.Verdict != plan.TooLarge || e.Memory.Total <= budget || e.LargestBatch.Size >= c.BatchSize {
+	if fault.KindOf(err) != fault.Memory || e.Verdict != plan.TooLarge || e.Memory.Total <= budget ||
+		e.LargestBatch.Size >= c.BatchSize {
 		t.Fatalf("%v, %s, %d bytes of %d, largest batch %+v", err, e.Verdict, e.Memory.Total, budget, e.LargestBatch)
 	}
 	if c.BatchSize = e.LargestBatch.Size; c.BatchSize > 0 {

@@ -167,8 +167,9 @@ func TestCUDASectionsPassTensors(t *testing.T) {
 		}
 		for r, x := range ranks[k.g.World:] {
 			contracttest.Cases(t, 1)
-			if now := x.dev.Stats().Allocated; x.prepared != x.planned.Total() || now != x.prepared {
-				t.Errorf("%+v: section %d: %d bytes planned, %d prepared, %d in the end", k.g, r, x.planned.Total(), x.prepared, now)
+			want, now := x.planned.Total(), x.dev.Stats().Allocated
+			if x.prepared != want || now != want {
+				t.Errorf("%+v: section %d: %d bytes planned, %d prepared, %d in the end", k.g, r, want, x.prepared, now)
 			}
 		}
 	}
