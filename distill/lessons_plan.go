@@ -102,8 +102,8 @@ func (d DryRun) planTeaching(k *Candidate, c Choice) (*TeachingPlan, error) {
 	return t, nil
 }
 
-// notPairs says what NCCL takes for what goes from GPU to GPU between a learning rank and a teaching one, or between two
-// sections.
+// notPairs says what NCCL takes for what goes from GPU to GPU between a learning rank and a teaching one, or between
+// two sections.
 func (g Group) notPairs() string {
 	learning, teaching := 0, 0
 	for rank := range g.All() {
