@@ -86,9 +86,10 @@ func (s *Stream) DrawMany(out, z, keys device.Tensor, temperature float64) {
 
 var _ device.Projector = (*Stream)(nil)
 
-// Project moves distributions to the ids of another vocabulary, in two launches: see device.Projector.
+// Project moves distributions to the ids of another vocabulary: see device.Projector.
 func (s *Stream) Project(y, t device.Tensor, w device.Projection, rows device.Tensor, temperature float64) {
 	device.CheckProject(y, t, w, rows, temperature)
+	limit(w.Teacher <= kernel.ProjectMost, device.OpProject, "more than 2²⁰ ids of a teacher")
 	o := s.begin("Project", y, t, w.Starts, w.IDs, w.Weights, rows)
 	if o == nil || !s.known("Project", rows, y.Rows) || !s.known("Project", w.IDs, w.Teacher) ||
 		!s.known("Project", w.Starts, w.IDs.Rows*w.IDs.Cols+1) {

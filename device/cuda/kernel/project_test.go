@@ -48,9 +48,14 @@ func TestProject(t *testing.T) {
 		lengths = append(lengths, 1+len(lengths)%3)
 	}
 	lengths = append(lengths, 6, 600, 900, 1, 40)
+	defer func() { projectScratch = MaxScratch }()
 	eachLayout(t, func(t *testing.T, l *lab) {
-		for _, rows := range []int{1, 4, 6} {
+		for _, rows := range []int{1, 4, 19} {
 			for _, teacher := range []int{1, 33, 2049, 9001} {
+				projectScratch = MaxScratch
+				if rows == 19 { // several rounds
+					projectScratch = 4096 + 80*teacher
+				}
 				w, starts, ids, weights := l.columnsOf(teacher, lengths)
 				x := l.random(rows, teacher, 3)
 				at := l.rng.Perm(rows + 1)[:rows]
