@@ -16,18 +16,57 @@ import (
 
 const upName, downName = "model.layers.0.mlp.up_proj.weight", "model.layers.0.mlp.down_proj.weight"
 
+// validateCase is a change of a healthy model, and what the checks find in it.
+type validateCase struct {
+	name   string
+	tied   bool
+	dtype  tensor.DType
+	change func(w map[string][]float32)
+	opt    ValidateOptions
+	check  string // that fails; empty: the model is valid
+	tensor string
+	status Status
+}
+
+func (tt validateCase) judge(t *testing.T) {
+	cfg := tiny(tt.tied)
+	w := weightsOf(cfg)
+	if tt.change != nil {
+		tt.change(w)
+	}
+	if tt.dtype == tensor.Invalid {
+		tt.dtype = tensor.F32
+	}
+	c := open(t, folder(t, cfg, w, tt.dtype))
+	v, err := Validate(context.Background(), c, tt.opt, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bad := slices.DeleteFunc(slices.Clone(v.Checks), func(c Check) bool { return c.Status == Passed })
+	switch {
+	case tt.check == "" && len(bad) > 0, tt.check == "" && v.Score != 100:
+		t.Errorf("score %d, findings %+v", v.Score, bad)
+	case tt.check != "" && (len(bad) != 1 || bad[0].ID != tt.check || bad[0].Tensor != tt.tensor ||
+		bad[0].Status != tt.status):
+		t.Errorf("findings %+v", bad)
+	}
+	if fails := v.Fault("f", 0) != nil; fails != (tt.status == Failed) || v.Valid == fails {
+		t.Errorf("valid %v, fault %v", v.Valid, v.Fault("f", 0))
+	}
+	if tt.status == Warning {
+		tt.opt.Strict = true
+		if v, err := Validate(context.Background(), c, tt.opt, nil); err != nil || v.Valid {
+			t.Errorf("strict: %v, %+v", err, v)
+		}
+		if v.Fault("f", 99) == nil || v.Fault("f", 98) != nil {
+			t.Errorf("score %d", v.Score)
+		}
+	}
+}
+
 func TestValidate(t *testing.T) {
 	zero := func(w map[string][]float32, name string) { clear(w[name]) }
-	tests := []struct {
-		name   string
-		tied   bool
-		dtype  tensor.DType
-		change func(w map[string][]float32)
-		opt    ValidateOptions
-		check  string // that fails; empty: the model is valid
-		tensor string
-		status Status
-	}{
+	tests := []validateCase{
 		{name: "healthy"},
 		{name: "healthy and tied", tied: true},
 		{name: "healthy, with quality", opt: ValidateOptions{Quality: true}},
@@ -76,43 +115,7 @@ func TestValidate(t *testing.T) {
 		}, check: "quality.scale", tensor: upName, status: Warning},
 	}
 	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			cfg := tiny(tt.tied)
-			w := weightsOf(cfg)
-			if tt.change != nil {
-				tt.change(w)
-			}
-			if tt.dtype == tensor.Invalid {
-				tt.dtype = tensor.F32
-			}
-			c := open(t, folder(t, cfg, w, tt.dtype))
-			v, err := Validate(context.Background(), c, tt.opt, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			judge := func(v *Validation) []Check {
-				return slices.DeleteFunc(slices.Clone(v.Checks), func(c Check) bool { return c.Status == Passed })
-			}
-			bad := judge(v)
-			switch {
-			case tt.check == "" && len(bad) > 0, tt.check == "" && v.Score != 100:
-				t.Errorf("score %d, findings %+v", v.Score, bad)
-			case tt.check != "" && (len(bad) != 1 || bad[0].ID != tt.check || bad[0].Tensor != tt.tensor || bad[0].Status != tt.status):
-				t.Errorf("findings %+v", bad)
-			}
-			if fails := v.Fault("f", 0) != nil; fails != (tt.status == Failed) || v.Valid == fails {
-				t.Errorf("valid %v, fault %v", v.Valid, v.Fault("f", 0))
-			}
-			if tt.status == Warning {
-				tt.opt.Strict = true
-				if v, err := Validate(context.Background(), c, tt.opt, nil); err != nil || v.Valid {
-					t.Errorf("strict: %v, %+v", err, v)
-				}
-				if v.Fault("f", 99) == nil || v.Fault("f", 98) != nil {
-					t.Errorf("score %d", v.Score)
-				}
-			}
-		})
+		t.Run(tt.name, tt.judge)
 	}
 }
 

@@ -13,6 +13,70 @@ import (
 	"apr/internal/fault"
 )
 
+// writeInputs writes what runs read, with links between it, and returns the content of each file.
+func writeInputs(t *testing.T, at func(string) string) map[string]string {
+	t.Helper()
+	shard := func(name string) string {
+		header := `{"` + name + `":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}`
+		return string(binary.LittleEndian.AppendUint64(nil, uint64(len(header)))) + header + "four"
+	}
+	content := map[string]string{
+		"split/model.safetensors.index.json": `{"metadata":{"total_size":8},"weight_map":{"a":"model-1.safetensors",` +
+			`"b":"model-2.safetensors"}}`,
+		"split/model-1.safetensors": shard("a"), "split/model-2.safetensors": shard("b"),
+	}
+	for _, name := range []string{"teacher/model.safetensors", "student/model.safetensors", "small/config.json",
+		"small/run.yaml", "text/a.jsonl", "text/deep/b.jsonl", "text/.runs/steps.jsonl", "chat/t.jinja",
+		"template/tokenizer.json", "one.gguf", "between/else"} {
+		content[name] = name
+	}
+	for name, text := range content {
+		err := errors.Join(os.MkdirAll(filepath.Dir(at(name)), 0o700), os.WriteFile(at(name), []byte(text), 0o600))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	var errs []error
+	for _, folder := range []string{"hard", "hard-shards", "text/empty"} {
+		errs = append(errs, os.Mkdir(at(folder), 0o700))
+	}
+	for _, link := range [][2]string{{"one.gguf", "hard.gguf"}, {"teacher/model.safetensors", "hard.safetensors"},
+		{"split/model-2.safetensors", "hard-2.safetensors"}, {"split/model-2.safetensors", "hard-shards/mine"},
+		{"teacher/model.safetensors", "hard/mine"}} {
+		errs = append(errs, os.Link(at(link[0]), at(link[1])))
+	}
+	for _, link := range [][2]string{{"teacher", "link"}, {"text", "texts"}, {"between/second", "first"},
+		{"../teacher", "between/second"}, {"../template/tokenizer.json", "teacher/tokenizer.json"}} {
+		errs = append(errs, os.Symlink(link[0], at(link[1])))
+	}
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	return content
+}
+
+// sameInputs demands that all files that writeInputs wrote are what they were.
+func sameInputs(t *testing.T, at func(string) string, content map[string]string) {
+	t.Helper()
+	if err := fs.WalkDir(os.DirFS(at("")), ".", func(name string, d fs.DirEntry, err error) error {
+		if err == nil && d.Type().IsRegular() && !strings.HasPrefix(name, "hard") {
+			var b []byte
+			if b, err = os.ReadFile(at(name)); err == nil && string(b) != content[name] && filepath.Base(name) != "mine" {
+				t.Errorf("%s was changed", name)
+			}
+			delete(content, name)
+		}
+		return err
+	}); err != nil {
+		t.Error(err)
+	}
+	for name := range content {
+		if !strings.HasPrefix(name, "text/.runs") { // which the run may move
+			t.Errorf("%s is gone", name)
+		}
+	}
+}
+
 // No run replaces or moves what it reads, under any name and with force.
 func TestOutputIsNoInput(t *testing.T) {
 	for name, tt := range map[string]struct {
@@ -71,29 +135,7 @@ func TestOutputIsNoInput(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			at := func(name string) string { return filepath.Join(dir, name) }
-			shard := func(name string) string {
-				header := `{"` + name + `":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}`
-				return string(binary.LittleEndian.AppendUint64(nil, uint64(len(header)))) + header + "four"
-			}
-			content := map[string]string{
-				"split/model.safetensors.index.json": `{"metadata":{"total_size":8},"weight_map":{"a":"model-1.safetensors","b":"model-2.safetensors"}}`,
-				"split/model-1.safetensors":          shard("a"), "split/model-2.safetensors": shard("b"),
-			}
-			for _, name := range []string{"teacher/model.safetensors", "student/model.safetensors", "small/config.json", "small/run.yaml", "text/a.jsonl", "text/deep/b.jsonl",
-				"text/.runs/steps.jsonl", "chat/t.jinja", "template/tokenizer.json", "one.gguf", "between/else"} {
-				content[name] = name
-			}
-			for name, text := range content {
-				if err := errors.Join(os.MkdirAll(filepath.Dir(at(name)), 0o700), os.WriteFile(at(name), []byte(text), 0o600)); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if err := errors.Join(os.Symlink("teacher", at("link")), os.Link(at("one.gguf"), at("hard.gguf")), os.Link(at("teacher/model.safetensors"), at("hard.safetensors")),
-				os.Link(at("split/model-2.safetensors"), at("hard-2.safetensors")), os.Symlink("text", at("texts")), os.Symlink("between/second", at("first")),
-				os.Symlink("../teacher", at("between/second")), os.Mkdir(at("hard"), 0o700), os.Mkdir(at("hard-shards"), 0o700), os.Link(at("split/model-2.safetensors"), at("hard-shards/mine")), os.Mkdir(at("text/empty"), 0o700), os.Link(at("teacher/model.safetensors"), at("hard/mine")),
-				os.Symlink("../template/tokenizer.json", at("teacher/tokenizer.json"))); err != nil {
-				t.Fatal(err)
-			}
+			content := writeInputs(t, at)
 			c := tinyConfig(t)
 			c.Teacher, c.Output, c.Force = at("teacher"), filepath.Join(t.TempDir(), "run"), true
 			t.Chdir(dir)
@@ -108,23 +150,7 @@ func TestOutputIsNoInput(t *testing.T) {
 			if refused := fault.KindOf(err) == fault.Invalid && strings.Contains(err.Error(), tt.want); tt.want != "" && !refused || tt.want == "" && strings.Contains(err.Error(), "E-DISTILL-04") {
 				t.Errorf("error %v, want %q", err, tt.want)
 			}
-			if err := fs.WalkDir(os.DirFS(dir), ".", func(name string, d fs.DirEntry, err error) error {
-				if err == nil && d.Type().IsRegular() && !strings.HasPrefix(name, "hard") {
-					var b []byte
-					if b, err = os.ReadFile(at(name)); err == nil && string(b) != content[name] && filepath.Base(name) != "mine" {
-						t.Errorf("%s was changed", name)
-					}
-					delete(content, name)
-				}
-				return err
-			}); err != nil {
-				t.Error(err)
-			}
-			for name := range content {
-				if !strings.HasPrefix(name, "text/.runs") { // which the run may move
-					t.Errorf("%s is gone", name)
-				}
-			}
+			sameInputs(t, at, content)
 			contracttest.Cases(t, 1)
 		})
 	}

@@ -49,21 +49,45 @@ func haveGPUs(t *testing.T, n int) {
 	t.Cleanup(func() { gpuCount = old })
 }
 
+// ranksCase is a call on a machine with so many GPUs, and the rank that it is: of how many, how many of these it starts,
+// from which GPU on, where they meet; or the refusal.
+type ranksCase struct {
+	name, env, args string
+	gpus            int
+	rank, world     int
+	local, device   int
+	meet            string
+	kind            fault.Kind
+	says            string
+}
+
+func (tt ranksCase) check(t *testing.T) {
+	t.Helper()
+	contracttest.Cases(t, 1)
+	haveGPUs(t, tt.gpus)
+	o, p, err := settle(t, strings.Fields(tt.env), strings.Fields(tt.args)...)
+	if fault.KindOf(err) != tt.kind || err != nil && !strings.Contains(flat(err), tt.says) &&
+		!strings.Contains(flat(err), strings.ReplaceAll(tt.says, " +", "   ")) {
+		t.Errorf("%s: %v, want kind %v and %q", tt.name, err, tt.kind, tt.says)
+		return
+	}
+	if err == nil && (p.rank != tt.rank || p.world != tt.world || p.local != tt.local || p.rendezvous != tt.meet ||
+		o.Device != tt.device && p.several()) {
+		t.Errorf("%s: rank %d of %d with %d here on GPU %d at %q, want %d of %d with %d on %d at %q", tt.name, p.rank,
+			p.world, p.local, o.Device, p.rendezvous, tt.rank, tt.world, tt.local, tt.device, tt.meet)
+	}
+	if err == nil && strings.Contains(tt.args, "--gpus") && tt.args != "--gpus 1" && o.Backend != "cuda" {
+		t.Errorf("%s: backend %s", tt.name, o.Backend)
+	}
+}
+
 // Which ranks a command line, an environment and a number of GPUs make.
 func TestWhichRanks(t *testing.T) {
 	pet := "PET_NNODES=2 PET_NPROC_PER_NODE=4 PET_NODE_RANK=1 PET_MASTER_ADDR=h PET_MASTER_PORT=9"
 	job := "JOB_COMPLETION_INDEX=1 APR_JOB_PODS=3 APR_JOB_RANKS=2 APR_JOB_MASTER=j-0.j APR_JOB_PORT=29400"
 	torchrun := "RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 MASTER_ADDR=h MASTER_PORT=9"
 	none := fault.Kind(0)
-	for _, tt := range []struct {
-		name, env, args string
-		gpus            int
-		rank, world     int
-		local, device   int
-		meet            string
-		kind            fault.Kind
-		says            string
-	}{
+	for _, tt := range []ranksCase{
 		{"all of one GPU is one process", "", "--gpus all", 1, 0, 1, 0, 0, "", none, ""},
 		{"all of four", "", "--gpus all", 4, 0, 4, 4, 0, "", none, ""},
 		{"two of four", "", "--gpus 2 --device 1", 4, 0, 2, 2, 1, "", none, ""},
@@ -115,23 +139,7 @@ func TestWhichRanks(t *testing.T) {
 		{"a pod too many", job + " JOB_COMPLETION_INDEX=3", "--backend cpu", 0, 0, 0, 0, 0, "", fault.Usage, "is 3"},
 		{"a part of a Job", "JOB_COMPLETION_INDEX=1", "--backend cpu", 0, 0, 1, 0, 0, "", none, ""},
 	} {
-		contracttest.Cases(t, 1)
-		haveGPUs(t, tt.gpus)
-		words := strings.Fields(tt.env)
-		o, p, err := settle(t, words, strings.Fields(tt.args)...)
-		if fault.KindOf(err) != tt.kind || err != nil && !strings.Contains(flat(err), tt.says) &&
-			!strings.Contains(flat(err), strings.ReplaceAll(tt.says, " +", "   ")) {
-			t.Errorf("%s: %v, want kind %v and %q", tt.name, err, tt.kind, tt.says)
-			continue
-		}
-		if err == nil && (p.rank != tt.rank || p.world != tt.world || p.local != tt.local || p.rendezvous != tt.meet ||
-			o.Device != tt.device && p.several()) {
-			t.Errorf("%s: rank %d of %d with %d here on GPU %d at %q, want %d of %d with %d on %d at %q", tt.name, p.rank,
-				p.world, p.local, o.Device, p.rendezvous, tt.rank, tt.world, tt.local, tt.device, tt.meet)
-		}
-		if err == nil && strings.Contains(tt.args, "--gpus") && tt.args != "--gpus 1" && o.Backend != "cuda" {
-			t.Errorf("%s: backend %s", tt.name, o.Backend)
-		}
+		tt.check(t)
 	}
 }
 
