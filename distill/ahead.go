@@ -22,16 +22,25 @@ import (
 //	write step 0 | write 1, gradients 0 | update | write 2, gradients 1 | update | …
 //
 // and what is written is the same wherever in the step it is written. On a CPU both go on at once, each on a stream of
-// its own. Other devices have one queue, and memory that is planned for one after the other: there the rows are written
-// before the step.
+// its own. With CUDA the rows are written in a queue beside the device's own (Queue), if memory suffices for both.
+// Else, and on other devices, they are written before the step.
 
-// beside reports whether rows are written beside the step before theirs.
+// beside reports whether rows are written beside the step before theirs, on a stream of the same device.
 func (o OnPolicy) beside(info device.Info) bool { return o.Lag > 0 && info.Kind == "cpu" }
+
+// queued is what a queue beside the device does in the run's steps; nil: there is no queue.
+func (r *Run) queued() *dry.Record {
+	if r.in.planned.Record == nil {
+		return nil
+	}
+	return r.in.planned.Record.Beside
+}
 
 // next returns the rows of a step: those that are there, or else what the student writes now. With a lag it also has
 // those of the step behind it written, or begins them: beside is to be called at the step.
 func (p *policy) next(ctx context.Context, step, steps int) (d drawn, err error) {
 	if p.ahead == nil {
+		p.follow()
 		if d, err = p.write(ctx, step); err != nil || p.Lag == 0 {
 			return d, err
 		}
@@ -61,6 +70,7 @@ func (p *policy) besideStep(ctx context.Context, d drawn, steps int) (end func()
 	}
 	var after drawn
 	var err error
+	p.follow() // the update before, and nothing of the step that is about to be queued
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -74,6 +84,22 @@ func (p *policy) besideStep(ctx context.Context, d drawn, steps int) (end func()
 		}
 		return err
 	}
+}
+
+// follow lets a queue see the weights as they are.
+func (p *policy) follow() {
+	if p.queue != nil {
+		p.queue.Device.Follow()
+	}
+}
+
+// free gives back what newPolicy reserved.
+func (p *policy) free() error {
+	p.writer.Free()
+	if p.queue == nil {
+		return nil
+	}
+	return p.queue.Close()
 }
 
 // applied forgets the rows of a step that was done, where none were written behind them.

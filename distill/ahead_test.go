@@ -198,7 +198,7 @@ func TestUpdateWaits(t *testing.T) {
 	before := read()
 	tr.Optimizer.Schedule.Peak, tr.Optimizer.Schedule.Steps = 1e-2, 1
 	asked := 0
-	tr.beforeUpdate = func() error {
+	tr.BeforeUpdate = func() error {
 		if asked++; !slices.Equal(read(), before) {
 			t.Error("the weights were updated before")
 		}

@@ -53,7 +53,7 @@ func (l *leg) train(ctx context.Context, out *Outcome) (err error) {
 	if err := l.prepare(); err != nil {
 		return err
 	}
-	defer l.free()
+	defer func() { err = errors.Join(err, l.free()) }()
 	defer func() { err = errors.Join(err, l.recordLoads(), l.recordMemory(), l.recordTaught()) }()
 	if err := l.restore(out); err != nil {
 		return err
@@ -118,11 +118,12 @@ func (l *leg) diverged(err error) error {
 }
 
 // free gives back what prepare reserved.
-func (l *leg) free() {
+func (l *leg) free() error {
 	l.trainer.Free()
-	if l.policy != nil {
-		l.policy.writer.Free()
+	if l.policy == nil {
+		return nil
 	}
+	return l.policy.free()
 }
 
 // prepare makes trainer and loader at the beginning.
@@ -153,13 +154,19 @@ func (l *leg) prepare() error {
 	if l.trainer.Maps, err = r.Guide.makeMaps(r.in.studentConfig, r.in.teacher.Config, l.teacher, r.steps); err != nil {
 		return err
 	}
-	if l.teacher != nil {
-		if l.policy = r.newPolicy(l.student); l.policy != nil {
+	if l.loader, err = r.in.loader(r.Config); err != nil {
+		return err
+	}
+	if l.teacher != nil { // last, since a queue has to be closed
+		if l.policy, err = r.newPolicy(l.student); err != nil {
+			return err
+		}
+		if l.policy != nil {
 			l.trainer.OwnRows(l.policy.rows, r.SeqLen, r.OnPolicy.Sampled)
+			l.loads.watch(l.policy.queue)
 		}
 	}
-	l.loader, err = r.in.loader(r.Config)
-	return err
+	return nil
 }
 
 // recordMemory writes down the highest bytes of the device by component so far, to be held against the plan.
@@ -264,7 +271,7 @@ func (l *leg) compute(ctx context.Context, b corpus.Batch, own drawn, from corpu
 		end := func() error { return nil }
 		if l.policy != nil {
 			end = l.policy.besideStep(ctx, own, l.run.steps)
-			l.trainer.beforeUpdate = end
+			l.trainer.BeforeUpdate = end
 		}
 		done.Record, err = l.trainer.Apply(whole, b)
 		if failed := end(); failed != nil && !errors.Is(err, failed) { // the step may have ended for that

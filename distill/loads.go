@@ -17,6 +17,7 @@ type loader interface {
 // load what they need.
 type loads struct {
 	dev    loader // nil: the device loads nothing
+	beside loader // a queue beside it; nil: there is none
 	late   int64
 	sealed bool
 }
@@ -31,17 +32,36 @@ func (l *loads) step(apply func() error) error {
 	if l.dev == nil {
 		return apply()
 	}
-	before := l.dev.Loads()
+	before := l.count()
 	err := apply()
 	if l.sealed {
-		l.late += l.dev.Loads() - before
+		l.late += l.count() - before
 		return err
 	}
 	if err == nil || errors.Is(err, ErrNonFinite) {
 		l.sealed = true
 		l.dev.Seal()
+		if l.beside != nil {
+			l.beside.Seal()
+		}
 	}
 	return err
+}
+
+// count returns what was loaded so far.
+func (l *loads) count() int64 {
+	n := l.dev.Loads()
+	if l.beside != nil {
+		n += l.beside.Loads()
+	}
+	return n
+}
+
+// watch counts what a queue loads, too.
+func (l *loads) watch(q *Queue) {
+	if q != nil {
+		l.beside, _ = q.Device.(loader)
+	}
 }
 
 // recordLoads writes down what was counted, and warns if it is not nothing.

@@ -88,8 +88,7 @@ func (l *Loss) Backward(s device.Stream, student *model.Model, t teacher.Teacher
 			hi := min(lo+c, last)
 			z, dz := zs.RowRange(0, hi-lo), gs.RowRange(lo-first, hi-first)
 			var tl device.Tensor
-			p, partial := t.(teacher.Partial)
-			partial = partial && !p.Fills()
+			_, partial := t.(teacher.Partial)
 			if t != nil {
 				tl = ts.RowRange(0, hi-lo)
 			}

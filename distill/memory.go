@@ -43,6 +43,7 @@ type DryRun struct {
 	Types    map[string]tensor.DType // of a student in blocks, by slot
 	Ranks    Group                   // who shares the rows of a step
 	OnPolicy OnPolicy
+	queue    bool // the student's rows are written in a queue beside the step's
 }
 
 // hostPerPosition are the bytes of host memory that a position of a step takes: what a batch holds and its compaction.
@@ -127,8 +128,13 @@ func (d DryRun) run(dev *dry.Device, stream device.Stream, rank int, s plan.Sett
 		return nil, err
 	}
 	var writer ownWriter
+	var beside *dry.Record
 	if n := d.OnPolicy.Rows(all); n > 0 && d.Loss.Alpha != 0 {
-		writer = d.OnPolicy.newWriter(student.Frozen(), stream, all, d.SeqLen, d.Vocab)
+		if d.queue {
+			beside = d.dryQueue(dev, student, all)
+		} else {
+			writer = d.OnPolicy.newWriter(student.Frozen(), stream, all, d.SeqLen, d.Vocab)
+		}
 		t.OwnRows(n, d.SeqLen, d.OnPolicy.Sampled)
 	}
 	t.Optimizer = optim.Optimizer{Schedule: optim.Schedule{Kind: optim.Constant, Steps: 1}}
@@ -152,6 +158,7 @@ func (d DryRun) run(dev *dry.Device, stream device.Stream, rank int, s plan.Sett
 		}
 	}
 	rec := dev.Record()
+	rec.Beside = beside
 	if d.Ranks.World > 1 && !t.Ranks.Joined {
 		t.exchangedByHost(&rec.Exchange)
 	}

@@ -119,28 +119,30 @@ type policy struct {
 	guard   ownGuard
 	ahead   *drawn // rows that are written before their step; nil: none are
 	atOnce  bool   // they are written beside a step
+	queue   *Queue // in which they are; nil: in the device's own
 }
 
 // newPolicy reserves the memory of generation; nil: the student writes nothing.
-func (r *Run) newPolicy(student *model.Model) *policy {
+func (r *Run) newPolicy(student *model.Model) (p *policy, err error) {
 	n := r.OnPolicy.Rows(r.Rows())
 	if n == 0 {
-		return nil
+		return nil, nil
 	}
-	return &policy{
+	p = &policy{
 		OnPolicy: r.OnPolicy, rows: n, prompts: r.in.prompts, seqLen: r.SeqLen, pad: r.in.train.EOS,
-		atOnce:  r.OnPolicy.beside(r.dev.Info()),
-		writer:  r.OnPolicy.newWriter(student.Frozen(), r.ownStream(), r.Rows(), r.SeqLen, r.in.vocab),
 		options: generate.Options{Temperature: 1, Seed: r.Seed, Stop: r.in.ends, Never: r.in.never},
 	}
-}
-
-// ownStream is where the student writes: on the run's stream, unless both go on at once.
-func (r *Run) ownStream() device.Stream {
-	if r.OnPolicy.beside(r.dev.Info()) {
-		return r.dev.NewStream()
+	writes, stream := student.Frozen(), r.stream
+	if rec := r.queued(); rec != nil {
+		if p.queue, err = OpenQueue(r.dev, rec); err != nil {
+			return nil, err
+		}
+		p.atOnce, writes, stream = true, student.Beside(p.queue.Device), p.queue.Device.NewStream()
+	} else if r.OnPolicy.beside(r.dev.Info()) {
+		p.atOnce, stream = true, r.dev.NewStream()
 	}
-	return r.stream
+	p.writer = r.OnPolicy.newWriter(writes, stream, r.Rows(), r.SeqLen, r.in.vocab)
+	return p, nil
 }
 
 // drawn is what the student wrote for a step.
@@ -248,19 +250,21 @@ func (r *Run) recordOnPolicy(student *model.Model) error {
 		estimator = "sampled"
 	}
 	at, together := o.manner(student, r.Rows(), r.SeqLen)
+	beside := o.beside(r.dev.Info()) || r.queued() != nil
 	detail := map[string]any{
 		"rows": n, "of": r.Rows(), "prompts": r.in.prompts.Len(), "samples_per_prompt": o.Samples, "max_tokens": o.MaxTokens,
-		"estimator": estimator, "lag": o.Lag, "beside_the_step": o.beside(r.dev.Info()), "at_a_time": at,
+		"estimator": estimator, "lag": o.Lag, "beside_the_step": beside, "at_a_time": at,
 		"in_lockstep": together, "ends": r.in.ends, "never_drawn": r.in.never,
 	}
 	reason := fmt.Sprintf("%d of %d rows of a step are the student's own, by its weights before it", n, r.Rows())
 	switch {
-	case o.beside(r.dev.Info()):
+	case beside:
 		reason = fmt.Sprintf("%d of %d rows of a step are the student's own, by its weights before the step before it, "+
 			"beside which they are written", n, r.Rows())
 	case o.Lag > 0:
-		reason = fmt.Sprintf("%d of %d rows of a step are the student's own, by its weights before the step before it; this "+
-			"device writes and trains one after the other", n, r.Rows())
+		reason = fmt.Sprintf("%d of %d rows of a step are the student's own, by its weights before the step before it; they "+
+			"are written before that step: %s", n, r.Rows(), r.in.choice.Chosen.before)
+		detail["why_before"] = r.in.choice.Chosen.before
 	}
 	r.obs.Detail("on-policy: %s", reason)
 	return r.dir.Event("decision", "on-policy", detail, reason)

@@ -165,13 +165,13 @@ func (in *inputs) projectedBy(dev device.Device) error {
 			return nil
 		}
 		return fault.New(fault.Unavailable, "not built yet for %s: weights of positions (--align chunk)", dev.Info().Kind).
-			WithHint("--backend cpu or --backend cuda").WithID("E-ALIGN-019")
+			WithHint("--backend cpu").WithID("E-ALIGN-019")
 	}
 	if !slices.Contains(dev.Info().Lacks, device.Projects) {
 		return nil
 	}
 	return fault.New(fault.Unavailable, "not built yet for %s: %s (--align project)", dev.Info().Kind, device.Projects).
-		WithHint("--backend cpu or --backend cuda").WithID("E-ALIGN-015")
+		WithHint("--backend cpu").WithID("E-ALIGN-015")
 }
 
 // sampledRows is how many rows are aligned before a run, to say how much of the data teaches.

@@ -37,6 +37,7 @@ type Trainer struct {
 	SearchEvery  int             // of a student in blocks: see Quantize
 	Steps        int             // steps applied or refused so far: the index of the next one
 	Ranks        Ranks           // which of the rows are this process's; the zero Ranks: all
+	BeforeUpdate func() error    // waits for what reads the weights beside a step's gradients; nil: nothing does
 
 	stream device.Stream
 	batch  *model.Batch
@@ -46,9 +47,7 @@ type Trainer struct {
 	shared shared          // of a step with other ranks
 	stop   bool            // a rank wants to end after the step
 	own    *ownRows        // of OwnRows; nil: the student wrote no row
-	// waits for what reads the weights beside a step's gradients; nil: nothing does
-	beforeUpdate func() error
-	spans        *spans // of a teacher.Chunks, once a step was taken; nil: the teacher is none
+	spans  *spans          // of a teacher.Chunks, once a step was taken; nil: the teacher is none
 }
 
 // NewTrainer returns a trainer for steps of rows sequences of seqLen positions.
@@ -131,8 +130,8 @@ func (t *Trainer) Apply(ctx context.Context, b corpus.Batch) (Record, error) {
 	} else if err := t.join(ctx, b); err != nil {
 		return Record{}, fmt.Errorf("step %d: %w", t.Steps, err)
 	}
-	if t.beforeUpdate != nil {
-		if err := t.beforeUpdate(); err != nil {
+	if t.BeforeUpdate != nil {
+		if err := t.BeforeUpdate(); err != nil {
 			return Record{}, err
 		}
 	}

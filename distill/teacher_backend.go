@@ -36,6 +36,7 @@ type Candidate struct {
 	plan    plan.Plan
 	lessons []*dry.Record // a teaching rank's pass: of each section, or of the whole teacher
 	err     error         // the plan's refusal
+	before  string        // why rows with a lag are written before the step; empty: they are written beside it
 }
 
 // Choice of a backend: all candidates, the chosen one and why.
@@ -203,6 +204,12 @@ func (in *inputs) planCandidate(c Config, k *Candidate, planned dry.Planned) err
 		k.Rows = chosenRows(c)
 	}
 	p, err := d.PlanTeacher(Choice{BatchSize: c.BatchSize, ChunkRows: c.ChunkRows, Recompute: c.Recompute}, &k.Rows)
+	if err == nil && c.OnPolicy.On() && c.OnPolicy.Lag > 0 {
+		if d.Form.HostLayers {
+			d.GroupRows = k.Rows
+		}
+		p, k.before, err = d.planQueue(p)
+	}
 	k.plan, k.Verdict, k.Memory, k.Setting = p, p.Verdict, &p.Memory, p.Setting.String()
 	k.Reason = needs(p)
 	if err == nil && in.elsewhere {

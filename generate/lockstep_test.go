@@ -65,32 +65,73 @@ func TestTogether(t *testing.T) {
 		if text.Stopped {
 			stopped++
 		}
-		ids := append(append([]int32{}, r.Prompt...), text.IDs...)
-		hidden := s.Temp("hidden", device.Activations, tensor.F32, len(ids)-1, f.Config.Hidden)
-		in := s.Temp("ids", device.Batch, tensor.I32, len(ids)-1, 1)
-		s.UploadInts(in, ids[:len(ids)-1])
-		m.Hidden(s, hidden, model.Tokens{IDs: in, Rows: 1, SeqLen: len(ids) - 1})
-		logits := make([]float32, (len(ids)-1)*v)
-		z := s.Temp("logits", device.Logits, tensor.F32, len(ids)-1, v)
-		m.Logits(s, z, hidden)
-		if err := s.Download(logits, z); err != nil {
-			t.Fatal(err)
-		}
-		for k, id := range text.IDs {
-			row, sum := logits[(len(r.Prompt)-1+k)*v:(len(r.Prompt)+k)*v], 0.0
-			for _, x := range row {
-				sum += math.Exp(float64(x))
-			}
-			near.Check(t, "ln p", text.LogProbs[k:k+1], []float64{float64(row[id]) - math.Log(sum)}, 2e-5)
-			if id == 1 {
-				t.Errorf("text %d has an id that is never drawn", i)
-			}
-		}
-		s.Release(hidden, in, z)
-		contracttest.Cases(t, len(text.IDs))
+		checkProbabilities(t, m, s, r, text)
 	}
 	if stopped == 0 || stopped == len(all) {
 		t.Errorf("%d of %d texts ended by themselves: nothing is tested", stopped, len(all))
+	}
+}
+
+// checkProbabilities holds the probabilities of a text's tokens against those that the model gives them.
+func checkProbabilities(t *testing.T, m *model.Model, s device.Stream, r generate.Request, text generate.Text) {
+	t.Helper()
+	v := m.Config.Vocab
+	ids := append(append([]int32{}, r.Prompt...), text.IDs...)
+	hidden := s.Temp("hidden", device.Activations, tensor.F32, len(ids)-1, m.Config.Hidden)
+	in := s.Temp("ids", device.Batch, tensor.I32, len(ids)-1, 1)
+	s.UploadInts(in, ids[:len(ids)-1])
+	m.Hidden(s, hidden, model.Tokens{IDs: in, Rows: 1, SeqLen: len(ids) - 1})
+	logits := make([]float32, (len(ids)-1)*v)
+	z := s.Temp("logits", device.Logits, tensor.F32, len(ids)-1, v)
+	m.Logits(s, z, hidden)
+	if err := s.Download(logits, z); err != nil {
+		t.Fatal(err)
+	}
+	for k, id := range text.IDs {
+		row, sum := logits[(len(r.Prompt)-1+k)*v:(len(r.Prompt)+k)*v], 0.0
+		for _, x := range row {
+			sum += math.Exp(float64(x))
+		}
+		near.Check(t, "ln p", text.LogProbs[k:k+1], []float64{float64(row[id]) - math.Log(sum)}, 2e-5)
+		if id == 1 {
+			t.Errorf("a text of %v has an id that is never drawn", r.Prompt)
+		}
+	}
+	s.Release(hidden, in, z)
+	contracttest.Cases(t, len(text.IDs))
+}
+
+// TestTogetherReadsPrompts: prompts of several passes of positions, each read once for all texts that go on with it,
+// give every token the probability that is told: with as many texts as a pass reads, fewer, more, and rows without a
+// text.
+func TestTogetherReadsPrompts(t *testing.T) {
+	dev := modeltest.CPU(t, cpu.Options{})
+	f := modeltest.Open(t, "../testdata/golden/qwen2/tied_gqa/student")
+	m := modeltest.On(t, dev, f)
+	s := dev.NewStream()
+	for _, c := range []struct{ rows, texts, samples int }{{192, 190, 3}, {192, 100, 2}, {70, 70, 7}, {6, 5, 2}} {
+		rng := rand.New(rand.NewPCG(5, uint64(c.rows)))
+		var requests []generate.Request
+		var prompt []int32
+		for i := range c.texts {
+			if i%c.samples == 0 {
+				prompt = make([]int32, 2*model.PromptPositions+1+rng.IntN(9))
+				for j := range prompt {
+					prompt[j] = rng.Int32N(int32(f.Config.Vocab))
+				}
+			}
+			o := generate.Options{Temperature: 1, Seed: 7, MaxTokens: 2, Never: []int32{1}}
+			requests = append(requests, generate.Request{Prompt: prompt, Options: o, Sample: i})
+		}
+		w := generate.NewTogether(m, dev.NewStream(), c.rows, 44, f.Config.Vocab)
+		texts, err := w.Write(t.Context(), requests)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.Free()
+		for i := 0; i < len(texts); i += 2 {
+			checkProbabilities(t, m, s, requests[i], texts[i])
+		}
 	}
 }
 

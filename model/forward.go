@@ -41,7 +41,7 @@ type pass struct {
 	act   tensor.DType
 	cache *Cache        // of an Extend
 	each  *each         // of an ExtendEach
-	lock  *Lockstep     // of an ExtendTogether
+	lock  *together     // of an ExtendTogether or a ReadTogether
 	delta device.Tensor // [n, h]: what a branch adds to the residual stream
 	adds  bool          // branches add to the residual stream themselves, where nothing stands between: see adding
 	p     device.Tensor // [n, layers·p]: per-layer embeddings

@@ -13,17 +13,32 @@ type Lockstep struct {
 	rows, capacity, length int
 	layers                 []device.Tensor // [rows·capacity, 2·kv·d]: of row r from r·capacity on, a key and its value
 	fresh                  []bool          // layers that have memory of their own
+	replays                bool            // a pass is one launch, where the device can: see NewLockstep
 }
+
+// together says which sequences of a Lockstep a pass extends: first, first+group and so on. What is kept for each of
+// them is kept for the group sequences that begin with it.
+type together struct {
+	*Lockstep
+	first, group int
+}
+
+// PromptPositions are how many positions of each sequence a pass of ReadTogether takes.
+const PromptPositions = 16
 
 // InStep says why sequences of up to capacity positions cannot be extended in lock-step; "": they can.
 func (m *Model) InStep(capacity int) string { return m.Rewinds(capacity) }
 
 // NewLockstep reserves the keys and values of rows sequences of up to capacity positions. InStep allows it.
+//
+// Passes over few rows are given to a device.Replayer as one launch. Those over many take longer than their launches,
+// so that the device had better begin with the first of them; but beside another device, launches may wait for those of
+// the other.
 func (m *Model) NewLockstep(rows, capacity int) *Lockstep {
 	if why := m.InStep(capacity); why != "" {
 		panic("model: no lock-step with " + why)
 	}
-	c := &Lockstep{m: m, rows: rows, capacity: capacity}
+	c := &Lockstep{m: m, rows: rows, capacity: capacity, replays: rows <= replayed || m.beside}
 	act := m.dev.Info().Activations
 	for i := range m.layers {
 		b := &m.layers[i]
@@ -68,9 +83,41 @@ func (m *Model) ExtendTogether(s device.Stream, dst device.Tensor, c *Lockstep, 
 		panic("model: a lock-step over other rows, or beyond its capacity")
 	}
 	t := Tokens{IDs: ids, Rows: c.rows, SeqLen: 1}
-	(&pass{m: m, s: s, t: t, act: dst.DType, lock: c}).extend(dst, func(_ *workspace, body func()) { body() })
+	(&pass{m: m, s: s, t: t, act: dst.DType, lock: &together{c, 0, 1}}).extend(dst, func(_ *workspace, body func()) {
+		if r, ok := s.(device.Replayer); ok && c.replays {
+			r.Replay(body)
+			return
+		}
+		body()
+	})
 	c.length++
 }
+
+// ReadTogether runs the body over the next PromptPositions positions of the sequences first, first+group and so on, as
+// many as ids (I32 [n·PromptPositions, 1]) are of, position after position of each. It keeps their keys and values for
+// the group sequences that begin with each of them and have the same ids there, and computes nothing else. Advance has
+// to follow when all sequences were read.
+func (m *Model) ReadTogether(s device.Stream, c *Lockstep, ids device.Tensor, first, group int) {
+	n := ids.Rows / PromptPositions
+	if ids.Rows != n*PromptPositions || n == 0 || first < 0 || first+n*group > c.rows ||
+		c.length+PromptPositions > c.capacity {
+		panic("model: positions of a lock-step that it has no room for")
+	}
+	t := Tokens{IDs: ids, Rows: n, SeqLen: PromptPositions}
+	p := &pass{m: m, s: s, t: t, act: m.dev.Info().Activations, lock: &together{c, first, group}}
+	m.arrange(s, ids.Rows)
+	w := newWorkspace(s, ids.Rows)
+	x := p.inference(w)
+	v := p.embed(x)
+	p.perLayer(w, &perLayerActs{}, x)
+	for i := range m.layers {
+		v = p.layer(&m.layers[i], p.reused(&m.layers[i]), v, false)
+	}
+	w.release()
+}
+
+// Advance makes every sequence n positions longer, which ReadTogether has read.
+func (c *Lockstep) Advance(n int) { c.length += n }
 
 // extend runs the body over further positions of several sequences, and writes their final hidden states to
 // dst [t.Rows, h]. It gives run its operations, and the tensors that they take in turn.
@@ -89,32 +136,57 @@ func (p *pass) extend(dst device.Tensor, run func(w *workspace, body func())) {
 	w.release()
 }
 
-// attendTogether adds the finished k and v of the position of every sequence to the cache, and attends.
+// attendTogether adds the finished k and v of the positions of every sequence to the cache, and attends.
 func (p *pass) attendTogether(b *layer, k *acts) {
-	c, kv := p.lock, b.Attn.KVDim()
+	c, kv, n := p.lock, b.Attn.KVDim(), p.t.SeqLen
 	q, all := k.qkv.ColRange(0, b.Attn.QDim()), c.layers[b.index]
 	if b.own {
-		_, kk, v := b.read(k)
-		at := all.RowRange(c.length, all.Rows)
-		at.Rows, at.Stride = c.rows, c.capacity*all.Stride // the row of this position of each sequence
-		if b.finishes() {
-			p.s.Copy(at.ColRange(0, kv), kk)
-			p.s.Copy(at.ColRange(kv, 2*kv), v)
-		} else { // they stand side by side
-			kk.Cols = 2 * kv
-			p.s.Copy(at, kk)
-		}
+		p.keepTogether(b, k, all)
 	}
 	a := b.Attn
 	d := device.Attn{
-		Batch: c.rows, QLen: 1, KLen: c.length + 1, QOffset: c.length, KStride: c.capacity,
+		Batch: p.t.Rows, QLen: n, KLen: c.length + n, QOffset: c.length, KStride: c.group * c.capacity,
 		Heads: a.Heads, KVHeads: a.KVHeads, HeadDim: a.HeadDim, Scale: scoreScale(a.Scale, a.HeadDim), Cap: a.Cap,
 		Sinks: b.sinks.value,
 	}
 	if a.Window > 0 && a.Window < d.KLen {
 		d.Window = a.Window
 	}
+	all = all.RowRange(c.first*c.capacity, all.Rows)
 	p.s.Attention(b.attended(k), device.Tensor{}, q, all.ColRange(0, kv), all.ColRange(kv, 2*kv), d)
+}
+
+// keepTogether writes the finished k and v of the positions to the rows of a layer, for all sequences of each group.
+func (p *pass) keepTogether(b *layer, k *acts, all device.Tensor) {
+	c, kv, n := p.lock, b.Attn.KVDim(), p.t.SeqLen
+	_, kk, v := b.read(k)
+	put := func(at device.Tensor) {
+		if b.finishes() {
+			p.s.Copy(at.ColRange(0, kv), kk)
+			p.s.Copy(at.ColRange(kv, 2*kv), v)
+			return
+		}
+		kk.Cols = 2 * kv // they stand side by side
+		p.s.Copy(at, kk)
+	}
+	// at are the rows of one position of a sequence of each group, or those of several as one long row each.
+	at := func(i int) device.Tensor {
+		t := all.RowRange((c.first+i)*c.capacity+c.length, all.Rows)
+		t.Rows, t.Cols, t.Stride = p.t.Rows, n*all.Cols, c.group*c.capacity*all.Stride
+		return t
+	}
+	if n == 1 && c.group == 1 {
+		put(at(0))
+		return
+	}
+	dense := p.s.Temp("lockstep", device.Scratch, p.act, p.t.n(), 2*kv)
+	put(dense)
+	rows := dense
+	rows.Rows, rows.Cols, rows.Stride = p.t.Rows, n*dense.Cols, n*dense.Cols
+	for i := range c.group {
+		p.s.Copy(at(i), rows)
+	}
+	p.s.Release(dense)
 }
 
 // lockstepBytes returns the bytes of a position of one sequence.

@@ -39,6 +39,7 @@ type Model struct {
 	sinks map[[2]int]device.Tensor // see unread, by shape
 
 	streams bool // the layers' matrices come from the host
+	beside  bool // it is read beside the device of the model that trains: see Beside
 }
 
 // newModel returns a model without its tensors.

@@ -71,7 +71,8 @@ type Memory struct {
 	Logits      int64 `json:"logits"`
 	Batch       int64 `json:"batch"`
 	KVCache     int64 `json:"kv_cache,omitempty"`
-	Scratch     int64 `json:"scratch"` // temps within operations and blocks, holes between temps, the device's own needs
+	Beside      int64 `json:"beside,omitempty"` // all that runs beside the step in a queue of its own
+	Scratch     int64 `json:"scratch"`          // temps of operations and blocks, holes, what the device needs itself
 	Total       int64 `json:"total"`
 	Arena       int64 `json:"arena"` // of Total: the piece of memory in which all temps find place
 	Holes       int64 `json:"holes"` // of Scratch: lost between temps
@@ -139,6 +140,8 @@ func memoryOf(r *dry.Record, budget int64) Memory {
 			m.Batch += n
 		case device.KVCache:
 			m.KVCache += n
+		case device.Besides:
+			m.Beside += n
 		default:
 			m.Scratch += n
 		}
@@ -189,6 +192,9 @@ func (m Memory) Table() string {
 	}
 	if m.KVCache > 0 {
 		rows = append(rows, Row{"kv-cache", m.KVCache})
+	}
+	if m.Beside > 0 {
+		rows = append(rows, Row{"beside the step", m.Beside})
 	}
 	return Table(append(rows, Row{"total", m.Total}), m.Available, m.Reserve)
 }

@@ -13,14 +13,12 @@ import (
 	"apr/tokenizer/align"
 )
 
-// Partial is a Teacher that does not teach at every position. Unless it fills them, its Logits leaves the other rows as
-// they are: who asks puts the student's logits there before, which makes divergence and gradient zero.
+// Partial is a Teacher that does not teach at every position. Its Logits leaves the other rows as they are: who asks
+// puts the student's logits there before, which makes divergence and gradient zero.
 type Partial interface {
 	Teacher
 	// Align finds the positions of b, the next batch that Begin is given, at which the teacher teaches.
 	Align(b corpus.Batch) error
-	// Fills reports whether Logits writes every row all the same: then nothing needs to be there before.
-	Fills() bool
 	// Counts returns what became of the positions of the batches since the last call.
 	Counts() AlignCounts
 }
@@ -263,9 +261,6 @@ func (t *Aligned) text(s device.Stream, lo, hi int, dst device.Tensor) {
 	s.Release(values)
 	s.Release(where)
 }
-
-// Fills reports whether the text teaches where the teacher does not.
-func (t *Aligned) Fills() bool { return t.Text }
 
 // HeadRows returns that Logits takes any number of columns: those beyond the student's ids have no logits.
 func (t *Aligned) HeadRows() int { return math.MaxInt }

@@ -137,9 +137,6 @@ func (t *Chunks) Logits(device.Stream, int, int, device.Tensor) {
 // End does nothing.
 func (t *Chunks) End(device.Stream) {}
 
-// Fills says no: there are no logits.
-func (t *Chunks) Fills() bool { return false }
-
 // Counts returns what became of the positions of the batches since the last call; those in spans are Taught.
 func (t *Chunks) Counts() AlignCounts {
 	c := t.counts

@@ -3,6 +3,8 @@
 # prompts of 128 tokens x 8 texts of 512 tokens. usage, in a checkout: bench/onpolicy/card.sh PROGRAM OUT
 #   PROGRAM           bench/onpolicy, built
 #   TEACHERS="q4k fp8" how apr computes the teacher; each takes about 40 s
+#   LAG=0,before,beside   the student's texts by its present weights, or a step ahead, before the step or beside it (0)
+#   GRAPHS=false          launches a pass beside the step kernel by kernel
 #   LIMIT=SECONDS     for all together (300); SIZE="flags of both programs"; PEER=no leaves PyTorch out
 # Leaves onpolicy-q4k.json, onpolicy-fp8.json, onpolicy-torch.json and onpolicy.md in OUT; ends in time with what is done.
 set -uo pipefail
@@ -12,9 +14,9 @@ end=$((SECONDS + ${LIMIT:-300}))
 left() { echo $((end - SECONDS > 1 ? end - SECONDS : 1)); }
 size=(${SIZE:---prompts 64 --samples 8 --prompt 128 --tokens 512})
 for way in ${TEACHERS:-q4k fp8}; do
-	timeout "$(left)" "$program" -backend "${BACKEND:-cuda}" -shape "${SHAPE:-7b:0.5b}" -teacher "$way" "${size[@]}" -rounds "${ROUNDS:-2}" \
+	timeout "$(left)" "$program" -backend "${BACKEND:-cuda}" -shape "${SHAPE:-7b:0.5b}" -teacher "$way" "${size[@]}" -rounds "${ROUNDS:-2}" -lag "${LAG:-0}" -graphs="${GRAPHS:-true}" \
 		>"$out/onpolicy-$way.json" 2>"$out/onpolicy-$way.txt" || echo "$way: no result, rc $?"
-	sed "s/^/$way: /" "$out/onpolicy-$way.txt" | tail -n 4
+	sed "s/^/$way: /" "$out/onpolicy-$way.txt" | tail -n 9
 done
 if [ "${PEER:-yes}" = yes ] && python3 -c 'import torch, transformers' 2>/dev/null; then
 	l=$(left)

@@ -3,13 +3,14 @@
 // length: speed does not depend on what the numbers are.
 //
 //	onpolicy [-backend cuda] [-shape 7b:0.5b] [-teacher q4k|fp8|cublas] [-prompts 64] [-samples 8] [-prompt 128]
-//
-// [-tokens 512]
-//
+//	         [-tokens 512] [-lag 0,before,beside]
 //	onpolicy -drafts [-shape 7b:0.5b] [-prompt 128] [-tokens 512]
 //
-// It prints one JSON object. bench/peer/torch_onpolicy.py is the same loop in PyTorch, bench/onpolicy/card.sh runs
-// both.
+// With -lag before or beside the texts of a step are written by the weights before the step before it, before that step
+// or beside its gradients, as with --on-policy-lag 1. Several ways are timed one after the other.
+//
+// It prints a JSON object for each way. bench/peer/torch_onpolicy.py is the same loop in PyTorch,
+// bench/onpolicy/card.sh runs both.
 package main
 
 import (
@@ -18,7 +19,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/signal"
 	"strings"
@@ -27,12 +27,10 @@ import (
 	"apr/arch"
 	"apr/bench"
 	"apr/convert"
-	"apr/corpus"
 	"apr/device"
 	"apr/device/cpu"
 	"apr/device/cuda"
 	"apr/distill"
-	"apr/generate"
 	"apr/model"
 	"apr/modelfile"
 	"apr/optim"
@@ -41,15 +39,16 @@ import (
 
 // options are the flags.
 type options struct {
-	backend, shape, teacher          string
+	backend, shape, teacher, lag     string
 	prompts, samples, prompt, tokens int
 	micro, chunk, rounds, vocab      int
-	isDrafts                         bool
+	isDrafts, graphs                 bool
 	table                            string
 }
 
-// round is what was measured of a step, in seconds.
+// round is what was measured of a step, in seconds. With -lag beside, sampling goes on while training does.
 type round struct {
+	Seconds  float64            `json:"seconds"` // from end to end
 	Sampling float64            `json:"sampling"`
 	Training float64            `json:"training"` // with scoring
 	Phases   map[string]float64 `json:"phases"`   // of training
@@ -61,6 +60,8 @@ type result struct {
 	Device    string  `json:"device"`
 	Shape     string  `json:"shape"`
 	Teacher   string  `json:"teacher"`
+	Lag       string  `json:"lag"`
+	Graphs    bool    `json:"graphs"`
 	Texts     int     `json:"texts"`
 	Prompt    int     `json:"prompt_tokens"`
 	Tokens    int     `json:"tokens"` // drawn of each text
@@ -76,6 +77,7 @@ func main() {
 	flag.StringVar(&o.backend, "backend", "cuda", "cuda or cpu")
 	flag.StringVar(&o.shape, "shape", "7b:0.5b", "teacher and student, as in apr bench --shape, or config.json files")
 	flag.StringVar(&o.teacher, "teacher", "q4k", "how the teacher is computed: q4k, fp8 or cublas")
+	flag.StringVar(&o.lag, "lag", "0", "0, before, beside: by which weights texts are written, and when; or several")
 	flag.IntVar(&o.prompts, "prompts", 64, "prompts of a step")
 	flag.IntVar(&o.samples, "samples", 8, "texts for each prompt")
 	flag.IntVar(&o.prompt, "prompt", 128, "tokens of a prompt")
@@ -86,6 +88,7 @@ func main() {
 	flag.IntVar(&o.vocab, "vocab", 0, "ids that exist; 0: all that both models have")
 	flag.BoolVar(&o.isDrafts, "drafts", false,
 		"time the student as a draft of the teacher instead, with acceptance forced to 0.7")
+	flag.BoolVar(&o.graphs, "graphs", true, "with -lag beside, give the device a pass in one launch")
 	flag.StringVar(&o.table, "table", "", "print the table of this folder of card.sh, and run nothing")
 	flag.Parse()
 	if o.table != "" {
@@ -112,7 +115,7 @@ func (o options) open() (device.Device, func() error, error) {
 		}
 		return d, d.Close, nil
 	}
-	d, err := cuda.Open(cuda.Options{Compute: cuda.BF16})
+	d, err := cuda.Open(cuda.Options{Compute: cuda.BF16, NoGraphs: !o.graphs})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -181,12 +184,27 @@ func (o options) run(ctx context.Context) (err error) {
 	if o.isDrafts {
 		return o.drafts(ctx, dev, big, student.Frozen())
 	}
+	load := time.Since(begun).Seconds()
+	for o.lag = range strings.SplitSeq(o.lag, ",") {
+		if err := o.measure(ctx, dev, s, big, student, load); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// measure times steps with texts written in one way, and prints what it found.
+func (o options) measure(ctx context.Context, dev device.Device, s device.Stream, big, student *model.Model,
+	load float64) (err error) {
 	rows, seqLen := o.prompts*o.samples, o.prompt+o.tokens-1
 	if why := student.InStep(seqLen); why != "" {
 		return fmt.Errorf("a student with %s writes no texts in lock-step", why)
 	}
-	writer := generate.NewTogether(student.Frozen(), s, rows, seqLen, o.vocab)
-	defer writer.Free()
+	w, err := o.newWriter(dev, s, student, rows, seqLen)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, w.free()) }()
 	tr := distill.NewTrainer(student, s, rows, seqLen)
 	defer tr.Free()
 	tr.Teacher = &teacher.Resident{Model: big, Group: teacher.GroupRows(dev.Info(), seqLen)}
@@ -196,75 +214,24 @@ func (o options) run(ctx context.Context) (err error) {
 		Schedule: optim.Schedule{Kind: optim.Constant, Peak: 1e-6, Steps: o.rounds + 1},
 		AdamW:    device.AdamW{Beta1: .9, Beta2: .95, Eps: 1e-8, WeightDecay: .1}, MaxNorm: 1,
 	}
-	r := result{Device: dev.Info().Name, Shape: o.shape, Teacher: o.teacher, Texts: rows, Prompt: o.prompt,
-		Tokens: o.tokens,
-		Load:   time.Since(begun).Seconds()}
+	r := result{Device: dev.Info().Name, Shape: o.shape, Teacher: o.teacher, Lag: o.lag, Graphs: o.graphs, Texts: rows,
+		Prompt: o.prompt, Tokens: o.tokens, Load: load}
 	drawn := float64(rows * o.tokens)
 	for step := range o.rounds + 1 {
-		one, err := o.step(ctx, writer, tr, step)
+		one, err := o.step(ctx, w, tr, step)
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(os.Stderr,
-			"step %d: sampling %.2f s (%.0f tokens/s), scoring and training %.2f s, %.0f tokens/s in all\n", step,
-			one.Sampling, drawn/one.Sampling, one.Training, drawn/(one.Sampling+one.Training))
+		fmt.Fprintf(os.Stderr, "lag %s, step %d: sampling %.2f s (%.0f tokens/s), scoring and training %.2f s, "+
+			"%.2f s and %.0f tokens/s in all\n", o.lag, step, one.Sampling, drawn/one.Sampling, one.Training, one.Seconds,
+			drawn/one.Seconds)
 		if step == 0 {
 			r.First = one
 			continue
 		}
 		r.Rounds = append(r.Rounds, one)
 		r.Sampled = max(r.Sampled, drawn/one.Sampling)
-		r.PerSecond = max(r.PerSecond, drawn/(one.Sampling+one.Training))
+		r.PerSecond = max(r.PerSecond, drawn/one.Seconds)
 	}
 	return json.NewEncoder(os.Stdout).Encode(r)
-}
-
-// step lets the student write, and trains it on that.
-func (o options) step(ctx context.Context, w *generate.Together, tr *distill.Trainer, step int) (r round, err error) {
-	rng := rand.New(rand.NewPCG(7, uint64(step)))
-	var requests []generate.Request
-	for range o.prompts {
-		prompt := make([]int32, o.prompt)
-		for i := range prompt {
-			prompt[i] = rng.Int32N(int32(o.vocab))
-		}
-		for k := range o.samples {
-			requests = append(requests, generate.Request{Prompt: prompt, Sample: k, Options: generate.Options{
-				Temperature: 1, Seed: uint64(step), MaxTokens: o.tokens}})
-		}
-	}
-	begun := time.Now()
-	texts, err := w.Write(ctx, requests)
-	if err != nil {
-		return r, err
-	}
-	r.Sampling = time.Since(begun).Seconds()
-	begun = time.Now()
-	seqLen := o.prompt + o.tokens - 1
-	b := corpus.Batch{Rows: len(texts), SeqLen: seqLen}
-	for i, t := range texts {
-		ids := append(append([]int32(nil), requests[i].Prompt...), t.IDs...)
-		if len(ids) != seqLen+1 {
-			return r, fmt.Errorf("text %d has %d tokens, want %d", i, len(ids), seqLen+1)
-		}
-		b.Tokens, b.Targets = append(b.Tokens, ids[:seqLen]...), append(b.Targets, ids[1:]...)
-		for at := range seqLen {
-			counts := uint8(0)
-			if at+1 >= o.prompt {
-				counts = 1
-			}
-			b.Mask = append(b.Mask, counts)
-		}
-	}
-	rec, err := tr.Apply(ctx, b)
-	if err != nil {
-		return r, err
-	}
-	r.Training, r.Phases, r.Loss = time.Since(begun).Seconds(), map[string]float64{}, rec.Loss
-	for p := range device.NumPhases {
-		if d := rec.Phases[p].Seconds(); d > 0 {
-			r.Phases[p.String()] = d
-		}
-	}
-	return r, nil
 }

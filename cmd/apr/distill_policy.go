@@ -29,7 +29,7 @@ func (o *distillOptions) policyTable() []cli.Option {
 			Help: "divergence at each position: over the full vocabulary, or by the sampled token alone (reverse-kl only)"},
 		{Name: "on-policy-lag", Value: cli.Int(&p.Lag, 0).In(0, 1),
 			Help: "updates by which the weights that write are older than those that learn: 1 writes a step's rows " +
-				"beside the step before (CPU; elsewhere before it)"},
+				"beside the step before (on CPUs and with CUDA; elsewhere before it)"},
 	}
 }
 

@@ -10,6 +10,9 @@
 // or more on demand; they are not given back to the driver before Close. Prepare also loads kernels and plans products;
 // after Seal a further load is counted and logged.
 //
+// Beside opens a second Device on the same GPU, with a thread, a CUDA stream and memory of its own, to which weights of
+// the first one are lent: their operations run beside each other.
+//
 // Caveats. All streams of a device share one CUDA stream, so their operations run in the order in which they were
 // given. Ids that the host uploaded are checked before anything is queued; ids that the device computed are checked by
 // the kernels, and then what follows in the stream has run by the time the error is seen, except that AdamW leaves
@@ -113,6 +116,11 @@ type Device struct {
 
 	expansions pool // for expansion alone, so that a plan's memory for it is exact
 
+	first *Device // beside whose operations those of this one run; nil: this is a first one
+	room  room    // in which all of its memory is, of one that has a first
+	lent  lent    // the first one's tensors that its operations read
+	pace  pace    // while one is open beside this one
+
 	counts counters
 	prof   atomic.Pointer[profile]  // nil: operations are not timed
 	doing  atomic.Pointer[string]   // the operation at work, or the last one
@@ -160,12 +168,17 @@ func Open(o Options) (*Device, error) {
 		return nil, unavailable(desc.Name+" cannot be opened", err)
 	}
 	d := &Device{opts: o, driver: drv, ctx: ctx, desc: desc, maps: drv.TensorMaps(), act: o.Compute.activations()}
-	d.statics, d.unplanned = map[device.Component]*pool{}, map[blas.Shape]bool{}
+	d.init()
 	if err := d.prepare(); err != nil {
 		ctx.Close()
 		return nil, err
 	}
 	return d, nil
+}
+
+// init makes the maps of a new device.
+func (d *Device) init() {
+	d.statics, d.unplanned = map[device.Component]*pool{}, map[blas.Shape]bool{}
 }
 
 func unavailable(what string, err error) error {
@@ -186,6 +199,9 @@ func (d *Device) NewStream() device.Stream { return newStream(d) }
 
 // Close ends the device's thread and gives everything back. Tensors and streams must not be used afterwards.
 func (d *Device) Close() error {
+	if d.first != nil {
+		d.first.pace.beside.Add(-1)
+	}
 	err := d.ctx.Do(func(t *driver.Thread) error {
 		if d.lost.Load() != nil {
 			return nil // nothing can be freed any more; the driver does it when the context goes

@@ -89,7 +89,11 @@ func (o *operation) run(t *driver.Thread) {
 	if p := o.dev.prof.Load(); p != nil {
 		perform = func(t *driver.Thread) error { return p.time(t, o) }
 	}
-	o.stream.fail(o.dev.explain(o.name, perform(t)))
+	err := perform(t)
+	if err == nil {
+		err = o.dev.keepPace(t, len(o.steps))
+	}
+	o.stream.fail(o.dev.explain(o.name, err))
 }
 
 // perform makes the steps, until one fails.

@@ -231,7 +231,7 @@ func (d *Device) reserve(r *dry.Record) error {
 	}
 	for _, c := range []device.Component{
 		device.TeacherWeights, device.StudentWeights, device.Gradients, device.Moments, device.KVCache, device.Batch,
-		device.Activations, device.Logits,
+		device.Activations, device.Logits, device.Besides,
 	} {
 		if err := grow(d.poolOf(c, false), "all of it", c, r.Static[c]); err != nil {
 			return err

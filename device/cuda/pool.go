@@ -174,6 +174,9 @@ func (d *Device) allocate(name string, c device.Component, size, wanted int64) (
 	if err := d.lostError(); err != nil {
 		return 0, 0, err
 	}
+	if d.first != nil {
+		return d.allocateBeside(name, c, size, wanted)
+	}
 	var free int64
 	err = d.ctx.Do(func(t *driver.Thread) (err error) {
 		if p, err = t.Alloc(size, d.managed); isOutOfMemory(err) && size > wanted {

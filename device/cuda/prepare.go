@@ -21,7 +21,7 @@ func (d *Device) prepare() (err error) {
 	}
 	d.kernels = newCache(d.opts.KernelLog, d.opts.StrictSeal)
 	err = d.ctx.Do(func(t *driver.Thread) (err error) {
-		if d.stream, err = t.NewStream(); err != nil {
+		if d.stream, err = d.newStream(t); err != nil {
 			return err
 		}
 		if d.down.p, err = d.pin(t, ringBytes); err != nil {
@@ -109,6 +109,11 @@ func (d *Device) release(t *driver.Thread) error {
 	for _, p := range d.statics {
 		pools = append(pools, p)
 	}
+	err = errors.Join(err, d.pace.release(t))
+	if d.first != nil { // whose memory it is
+		pools = nil
+		err = errors.Join(err, d.lent.release(t))
+	}
 	for _, p := range pools {
 		for _, s := range p.slabs {
 			err = errors.Join(err, t.Free(s.base))
@@ -120,5 +125,9 @@ func (d *Device) release(t *driver.Thread) error {
 	if d.down.p != nil {
 		err = errors.Join(err, t.HostFree(d.down.p))
 	}
-	return errors.Join(err, d.fetches.release(t), d.uploads.free(t), d.pieces.release(t), t.DestroyStream(d.stream))
+	err = errors.Join(err, d.fetches.release(t), d.uploads.free(t), d.pieces.release(t))
+	if d.stream != 0 {
+		err = errors.Join(err, t.DestroyStream(d.stream))
+	}
+	return err
 }

@@ -314,3 +314,14 @@ func (d *Device) Memory() (now, peak map[device.Component]int64) { return d.both
 
 // Close does nothing.
 func (d *Device) Close() error { return nil }
+
+var _ device.Beside = (*Device)(nil)
+
+// Lend returns t: a dry device looks at no memory, so that any one may be beside any other.
+func (d *Device) Lend(t device.Tensor) device.Tensor { return t }
+
+// LendWeight returns w.
+func (d *Device) LendWeight(w device.Weight) device.Weight { return w }
+
+// Follow does nothing.
+func (d *Device) Follow() {}

@@ -70,6 +70,9 @@ type Record struct {
 	Decode   *device.Decode             // the layers of the latest position that a device may compute at once; nil: there was none
 	Waits    int                        // times that the host waited
 	Exchange Exchange                   // what this rank of several sends
+	// Beside is what a second queue does beside the step (device.Beside), in memory of its own, whose total Static has
+	// as device.Besides; nil: there is none. Ops and Waits are those of the step alone.
+	Beside *Record
 }
 
 // Record returns what was recorded so far.

@@ -23,6 +23,7 @@ type Driver struct {
 // with 32-bit sizes.
 type calls struct {
 	funcLoad  procedure // not in drivers before 12.4: then without address
+	urgent    procedure // cuStreamCreateWithPriority; without address: there are no priorities
 	tensorMap procedure // not in the emulator: likewise
 
 	init, driverGetVersion, getErrorName, getErrorString                                      procedure
@@ -94,7 +95,10 @@ func (s System) open(load opener) (*Driver, error) {
 	for _, o := range []struct {
 		p    *procedure
 		name string
-	}{{&d.calls.funcLoad, "cuFuncLoad"}, {&d.calls.tensorMap, "cuTensorMapEncodeTiled"}} {
+	}{
+		{&d.calls.funcLoad, "cuFuncLoad"}, {&d.calls.tensorMap, "cuTensorMapEncodeTiled"},
+		{&d.calls.urgent, "cuStreamCreateWithPriority"},
+	} {
 		if p, err := lib.bind(o.name); err == nil {
 			*o.p = p
 		}

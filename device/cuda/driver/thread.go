@@ -110,6 +110,19 @@ func (t *Thread) NewStream() (Stream, error) {
 	return s, err
 }
 
+// NewUrgentStream is NewStream whose thread blocks begin before those of other streams wherever one ends. A driver
+// without priorities makes a stream like any other.
+func (t *Thread) NewUrgentStream() (Stream, error) {
+	if t.d.calls.urgent.addr == 0 {
+		return t.NewStream()
+	}
+	const most = -1 << 15 // the driver takes its highest priority, the lowest number, for any beyond
+	var s Stream
+	priority := int32(most)
+	err := t.d.call(&t.d.calls.urgent, uintptr(unsafe.Pointer(&s)), streamNonBlocking, uintptr(uint32(priority)))
+	return s, err
+}
+
 // DestroyStream gives a stream back; its work still runs to the end.
 func (t *Thread) DestroyStream(s Stream) error { return t.d.call(&t.d.calls.streamDestroy, uintptr(s)) }
 

@@ -15,6 +15,13 @@ EXPORT int cuStreamCreate(Stream **s, unsigned flags) {
     streams.push_back(*s = new Stream{current, {}, 0, 0, nullptr, nullptr});
     return ok;
 }
+// Priorities choose between what could begin, which here is one thing at a time.
+EXPORT int cuStreamCreateWithPriority(Stream **s, unsigned flags, int) {
+    BEGIN_CONTEXT("cuStreamCreateWithPriority");
+    NEED(flags == 1, invalid_value, "only CU_STREAM_NON_BLOCKING is emulated");
+    streams.push_back(*s = new Stream{current, {}, 0, 0, nullptr, nullptr});
+    return ok;
+}
 EXPORT int cuStreamDestroy_v2(void *stream) {
     BEGIN_CONTEXT("cuStreamDestroy_v2");
     NEED(stream, invalid_handle, "the default stream cannot be destroyed");
