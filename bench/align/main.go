@@ -4,9 +4,9 @@
 // teacher with the student's tokenizer (own tokenizer); and, as a control, from the first teacher's probabilities in
 // sorted order, given to the student's ids in the order of its own (sorted).
 //
-//	align [-seeds 1,2,3] [-ids N] [-teacher-steps A,B] [-teacher-bits B] [-steps N] [-limit 20m] -log FILE.jsonl
+//	align [-seeds 1,2,3] [-ids N] [-teacher-steps A,B] [-teacher-bits B] [-steps N] [-limit 20m]
 //
-// [-docs FILE] TEXT HELD-OUT
+// [-backend cuda] -log FILE.jsonl [-docs FILE] TEXT HELD-OUT
 //
 //	align -table FILE.jsonl [-docs FILE]
 //
@@ -46,6 +46,7 @@ type settings struct {
 	Rate         float64 `json:"learning_rate"`
 	Alpha        float64 `json:"alpha"`
 	HeldTokens   int     `json:"held_tokens"`
+	Backend      string  `json:"backend,omitempty"` // empty: the CPU
 }
 
 // record is a line of the log: one model, scored.
@@ -83,6 +84,7 @@ func main() {
 	flag.Float64Var(&o.Rate, "learning-rate", 4e-3, "peak learning rate")
 	flag.Float64Var(&o.Alpha, "alpha", .5, "weight of the divergence")
 	flag.IntVar(&o.HeldTokens, "held-tokens", 30000, "tokens of the student's tokenizer that are scored")
+	flag.StringVar(&o.Backend, "backend", "", "train on a GPU with cuda, in float32 (default: on the CPU)")
 	flag.DurationVar(&o.limit, "limit", 0, "end after this time, with what is done")
 	flag.Parse()
 	if flag.NArg() != 2 && o.table == "" || flag.NArg() > 0 && o.table != "" {
@@ -155,6 +157,9 @@ func (o *options) write(l *trial.Log[settings, record]) error {
 // markdown is the table of a log.
 func markdown(s settings, all []record) string {
 	var b strings.Builder
+	if s.Backend != "" {
+		s.Machine += " (" + s.Backend + ", float32)"
+	}
 	fmt.Fprintf(&b, "On %s; tokenizers of %d ids, students %d steps of %d rows of %d, teachers %s steps, alpha %g.\n\n",
 		s.Machine, s.IDs, s.Steps, s.Rows, s.Length, s.TeacherSteps, s.Alpha)
 	b.WriteString("| model | bits per byte | seeds | taught | seconds |\n|---|--:|--:|--:|--:|\n")

@@ -13,6 +13,7 @@ import (
 	"apr/corpus"
 	"apr/device"
 	"apr/device/cpu"
+	"apr/device/cuda"
 	"apr/distill"
 	"apr/eval"
 	"apr/model"
@@ -101,7 +102,15 @@ func (o *options) make(ctx context.Context, l *trial.Log[settings, record]) erro
 
 // open learns the tokenizers and encodes the texts.
 func (t *table) open(ctx context.Context) (err error) {
-	if t.dev, err = cpu.New(cpu.Options{}); err != nil {
+	switch t.Backend {
+	case "":
+		t.dev, err = cpu.New(cpu.Options{})
+	case "cuda": // in float32, lest rounding be what a table shows
+		t.dev, err = cuda.Open(cuda.Options{Compute: cuda.F32})
+	default:
+		err = fmt.Errorf("-backend %s is neither cuda nor empty", t.Backend)
+	}
+	if err != nil {
 		return err
 	}
 	t.stream = t.dev.NewStream()
