@@ -10,12 +10,11 @@ import (
 
 	"apr/device"
 	"apr/device/cuda"
-	"apr/device/cuda/kernel"
 	"apr/tensor"
 )
 
 // TestTilesSpeed prints, at the shapes of a 7B model, how long products of 1 … 64 rows take with matrices in tiles,
-// by codes and by values, and with matrices that are read row by row or expanded, whose y the others are compared
+// and with matrices that are read row by row or expanded, whose y the others are compared
 // with: they may be apart by what rounds values to bfloat16. Matrices are taken in turns that exceed a GPU's second
 // cache.
 func TestTilesSpeed(t *testing.T) {
@@ -37,7 +36,6 @@ func TestTilesSpeed(t *testing.T) {
 }
 
 func tilesSpeed(t *testing.T, d *cuda.Device, parts []device.Source) {
-	defer func(was int) { kernel.CodesRows = was }(kernel.CodesRows)
 	s := d.NewStream().(*cuda.Stream)
 	spec := device.WeightSpec{Name: "w", Component: device.TeacherWeights, Parts: parts, Form: device.Form{Blocks: true}}
 	load := func() device.Weight {
@@ -73,22 +71,18 @@ func tilesSpeed(t *testing.T, d *cuda.Device, parts []device.Source) {
 		}
 		want, turn := result(plain), 0
 		row := fmt.Sprintf("%6d×%-6d %v %2d rows:", plain.Rows(), plain.Cols(), parts[0].Info().DType, n)
-		for _, rows := range []int{kernel.TileProductRows, 0} {
-			kernel.CodesRows = rows
-			apart := apartBy(result(tiled[0]), want)
-			took := 1e6 * profiled(t, d, s, func() {
-				s.MatMul(y, x, tiled[turn%len(tiled)], device.Tensor{}, false)
-				turn++
-			})
-			if n == 1 {
-				one = took
-			}
-			way := map[bool]string{true: "codes", false: "values"}[rows > 0]
-			rate := float64(plain.Bytes()) / took / 1e6
-			row += fmt.Sprintf("  %s %7.1f µs, %4.2f × one, %4.2f TB/s, apart %.1e;", way, took, took/one, rate, apart)
-			if !(apart < 8e-3) {
-				t.Errorf("%s by %s: y is %.2g apart from that of the expanded matrix", row, way, apart)
-			}
+		apart := apartBy(result(tiled[0]), want)
+		took := 1e6 * profiled(t, d, s, func() {
+			s.MatMul(y, x, tiled[turn%len(tiled)], device.Tensor{}, false)
+			turn++
+		})
+		if n == 1 {
+			one = took
+		}
+		rate := float64(plain.Bytes()) / took / 1e6
+		row += fmt.Sprintf("  %7.1f µs, %4.2f × one, %4.2f TB/s, apart %.1e;", took, took/one, rate, apart)
+		if !(apart < 8e-3) {
+			t.Errorf("%s y is %.2g apart from that of the expanded matrix", row, apart)
 		}
 		t.Logf("%s otherwise %7.1f µs", row, 1e6*profiled(t, d, s, func() { s.MatMul(y, x, plain, device.Tensor{}, false) }))
 		s.Release(x, y)

@@ -1,4 +1,5 @@
-// Products of up to 64 rows of bfloat16 with matrices of blocks in tiles, y = x·Wᵀ (of more than 32: gemm_tiles_wide.cuh): see TileArgs of decode_layers.cuh. The blocks are
+// Products of up to 64 rows of bfloat16 with matrices of blocks in tiles, y = x·Wᵀ (of more than 32: gemm_tiles_wide.cuh; of up to 16 with Q4_K, Q5_K
+// and Q6_K: gemm_tiles_codes.cuh): see TileArgs of decode_layers.cuh. The blocks are
 // read once, and codes become bfloat16 in registers, in the bits that Dequantize gives: s·q − off, rounded once.
 //
 // A warp has a tile, 16 rows of W, which are the operand A of tensor cores; 8 rows of x are the columns of B, up to 8 times. Lane 4g + t

@@ -88,7 +88,7 @@ func TileProductModules(types string) (all []string) {
 
 // GemmTiles computes y = x·Wᵀ (+ bias), or y += with add, for up to TileProductRows rows of x of bfloat16. W is the
 // rows of parts, each in tiles as Tile leaves them; of a part the first rows may be asked for, and its tiles are
-// whole. Sums are float32. Values of Q8_0, Q4_0 and Q5_0 are rounded to bfloat16 as Dequantize rounds them; of Q4_K,
+// whole. Sums are float32. Values are rounded to bfloat16 as Dequantize rounds them; of 2 to 16 rows of x and Q4_K,
 // Q5_K and Q6_K it is codes times codes of scales that are rounded, see gemm_tiles_codes.cuh; with one row of x they
 // are multiplied as Gemv does.
 //

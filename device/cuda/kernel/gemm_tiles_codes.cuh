@@ -1,4 +1,4 @@
-// Products of 2 to 32 rows of bfloat16 with matrices of Q4_K, Q5_K and Q6_K in tiles, y = x·Wᵀ, by codes: gemm_tiles.cuh has the tiles, the
+// Products of 2 to 16 rows of bfloat16 with matrices of Q4_K, Q5_K and Q6_K in tiles, y = x·Wᵀ, by codes: gemm_tiles.cuh has the tiles, the
 // lanes and what becomes of sums.
 //
 // A value of Q4_K is d·sc·q − dmin·m, with a code sc and a code m of each group of 32 columns: that is d·sc·(q − 8) + (8·d·sc − dmin·m). The
@@ -113,6 +113,7 @@ template <> struct Codes<RowsQ6K> {
 
 // Chunk is where x of several spans stands: of each as Stage has it, then the sums of each.
 template <int N> struct Chunk {
+    static_assert(N == 1 || N == 2);
     static constexpr u32 x_bytes = N * 8 * 512, sum_bytes = N * 256;
     u8 *x, *sums;
     APR_METHOD Chunk(const TilesArgs &a, u8 *shared, u32 turn) { x = shared + turn * a.chunk * (x_bytes + sum_bytes), sums = x + a.chunk * x_bytes; }
@@ -132,11 +133,9 @@ template <int N> struct Chunk {
     // add_up makes 8·Xg of `spans` spans. A warp has two times 8 rows of x, which are the rows of A here; columns of B are groups. What a lane
     // gets, of a row groups 2t and 2t + 1, is what it holds of B where Xg is multiplied.
     APR_METHOD void add_up(u32 spans) const {
-        constexpr u32 pairs = N > 1 ? N / 2 : 1;
         const u32 l = lane(), g = l >> 2, t = l & 3;
-        NO_UNROLL for (u32 i = warp(); i < spans * pairs; i += threads() / 32) {
-            const u32 span = i / pairs, n = 2 * (i % pairs);
-            const u8 *from = x + span * x_bytes + 512 * n + 16 * l;
+        NO_UNROLL for (u32 span = warp(); span < spans; span += threads() / 32) {
+            const u8 *from = x + span * x_bytes + 16 * l;
             float all[2][4] = {};
             UNROLL for (u32 step = 0; step < 8; step++) {
                 const u32 eight = g == 2 * t + step / 4 ? 0x41004100u : 0;
@@ -148,10 +147,10 @@ template <int N> struct Chunk {
                     mma_bf16(all[j], rows, eight, eight);
                 }
             }
-            UNROLL for (u32 r = 0; r < (N > 1 ? 2 : 1); r++) {
+            UNROLL for (u32 r = 0; r < N; r++) {
                 const float p = all[0][2 * r] + all[1][2 * r], q = all[0][2 * r + 1] + all[1][2 * r + 1];
                 const u32 hi = pack_bf16(p, q);
-                *(u32x2 *)(sums + span * sum_bytes + 256 * (n + r) + 8 * l) = u32x2{hi, pack_bf16(p - from_bits(hi << 16), q - from_bits(hi & 0xffff0000u))};
+                *(u32x2 *)(sums + span * sum_bytes + 256 * r + 8 * l) = u32x2{hi, pack_bf16(p - from_bits(hi << 16), q - from_bits(hi & 0xffff0000u))};
             }
         }
     }
@@ -161,7 +160,6 @@ template <int N> struct Chunk {
 template <class C, int N> APR_DEVICE void multiply_codes(float (&acc)[N][4], const u8 *x, const u8 *sums, const u8 *w) {
     const u32 l = lane(), g = l >> 2, t = l & 3;
     const C row[2] = {C(w, g, t), C(w, g + 8, t)};
-    constexpr int BESIDE = N > 1 ? 2 : 1; // products that do not wait for each other
     float part[N][4] = {};
     if constexpr (C::sums) {
         const u32 shares[4] = {row[0].shares, row[1].shares, row[0].shares, row[1].shares}, minima[4] = {row[0].minima, row[1].minima, row[0].minima, row[1].minima};
@@ -181,12 +179,10 @@ template <class C, int N> APR_DEVICE void multiply_codes(float (&acc)[N][4], con
                 UNROLL for (u32 r = 0; r < 2; r++)
                     UNROLL for (u32 m = 0; m < 2; m++) row[r].values(rows[m][r], rows[m][2 + r], words[r], k, 2 * j + m);
                 const u8 *from = x + 16 * ((2 * k + j) * N * 32 + l);
-                UNROLL for (u32 n = 0; n < N; n += BESIDE) {
-                    u32x4 v[BESIDE];
-                    UNROLL for (u32 i = 0; i < BESIDE; i++) v[i] = load16(from + 512 * (n + i));
-                    UNROLL for (u32 m = 0; m < 2; m++)
-                        UNROLL for (u32 i = 0; i < BESIDE; i++) mma_bf16(part[n + i], rows[m], v[i][2 * m], v[i][2 * m + 1]);
-                }
+                u32x4 v[N];
+                UNROLL for (u32 n = 0; n < N; n++) v[n] = load16(from + 512 * n);
+                UNROLL for (u32 m = 0; m < 2; m++)
+                    UNROLL for (u32 n = 0; n < N; n++) mma_bf16(part[n], rows[m], v[n][2 * m], v[n][2 * m + 1]); // which do not wait for each other
             }
     }
     UNROLL for (u32 n = 0; n < N; n++)

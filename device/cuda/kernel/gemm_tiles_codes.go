@@ -3,7 +3,6 @@ package kernel
 import (
 	"fmt"
 	"math"
-	"os"
 	"unsafe"
 )
 
@@ -14,7 +13,6 @@ const (
 	codesStages     = 4                   // spans of a warp in shared memory at most
 	codesX          = 8 * (512 + 32)      // bytes of a span of 8 rows of x, and of its sums
 	codesChunkSpans = 32                  // of a chunk at most
-	codesWideX      = 100 << 10           // bytes of x with more than 32 rows: 2·WIDE_STAGE + WIDE_OWN
 )
 
 // What a product by codes is cut by, in cycles of a multiprocessor of an H200. They are counted, not measured.
@@ -25,18 +23,17 @@ const (
 	codesAlone   = 900 // a span, however few warps there are
 	codesReads   = 32  // reads of x from shared memory, of each warp, for 8 rows
 	codesChunk   = 400 // barriers of a chunk, and its sums
-	codesWide    = 700 // codesDecode with more than 32 rows, and x of the next span
-	codesBarrier = 200 // of a span
 )
 
-// CodesRows is up to how many rows of x products with Q4_K, Q5_K and Q6_K in tiles are made by codes
-// (gemm_tiles_codes.cuh), and not by values (gemm_tiles.cuh). Benchmarks alone change it, to have both:
-// APR_TILES=values or codes in the environment.
-var CodesRows = map[string]int{"values": 0, "": 32, "codes": TileProductRows}[os.Getenv("APR_TILES")]
+// codesRows is up to how many rows of x products with Q4_K, Q5_K and Q6_K in tiles are made by codes
+// (gemm_tiles_codes.cuh), and not by values (gemm_tiles.cuh): on an H200 those took longer up to 16 rows, and less
+// time with 32 and 64.
+const codesRows = 16
 
-// byCodes reports whether a launch with these parts is by codes.
+// byCodes reports whether a launch with these parts is by codes; so is one with a single row of x that is too long for
+// launchRow.
 func (a *tilesArgs) byCodes(parts []Blocks) bool {
-	return a.tokens > 1 && int(a.tokens) <= CodesRows && TileProductModule(parts[0].Type) == tilesK
+	return int(a.tokens) <= codesRows && TileProductModule(parts[0].Type) == tilesK
 }
 
 // launchCodes is launch by codes.
@@ -49,7 +46,7 @@ func (a *tilesArgs) launchCodes(q Queue, parts []Blocks) {
 	}
 	q.Launch(Launch{
 		Module: tilesC, Kernel: fmt.Sprintf("gemm_tiles_c_%d", 8*s.columns),
-		Grid: [3]int{s.groups, s.shares, 1}, Block: s.threads(), Shared: s.shared(), Args: unsafe.Pointer(a),
+		Grid: [3]int{s.groups, s.shares, 1}, Block: 32 * s.warps, Shared: s.shared(), Args: unsafe.Pointer(a),
 	})
 	if s.shares > 1 {
 		a.join(q, tilesC, "tiles_join_c")
@@ -58,23 +55,13 @@ func (a *tilesArgs) launchCodes(q Queue, parts []Blocks) {
 
 // codesShape is how a product by codes is cut. Bits depend on the shares of a row's spans alone.
 type codesShape struct {
-	columns       int // blocks of 8 rows of x: 1, 2, 4 or 8
+	columns       int // blocks of 8 rows of x: 1 or 2
 	warps         int // of a block, a tile each; of gate and of up in turns
 	groups        int // of tiles
 	shares        int // of a row's spans, each another block's
 	spans         int // of the largest share
 	chunk         int // spans of x in shared memory together, once if that is all of a share's, else twice
 	stages, pitch int // spans of a warp in shared memory, bytes of one
-}
-
-// wide reports whether warpgroups multiply.
-func (s codesShape) wide() bool { return s.columns == 8 }
-
-func (s codesShape) threads() int {
-	if s.wide() {
-		return 32 * wideWarps
-	}
-	return 32 * s.warps
 }
 
 func (s codesShape) buffers() int {
@@ -86,11 +73,7 @@ func (s codesShape) buffers() int {
 
 // shared is how many bytes of shared memory a block has.
 func (s codesShape) shared() int {
-	ring := s.warps * s.stages * (s.pitch + 8)
-	if s.wide() {
-		return wideAlign + codesWideX + ring
-	}
-	return s.buffers()*s.chunk*s.columns*codesX + ring
+	return s.buffers()*s.chunk*s.columns*codesX + s.warps*s.stages*(s.pitch+8)
 }
 
 // fit chooses the largest chunk that there is room for, then as many stages as it leaves room for, and reports whether
@@ -100,9 +83,6 @@ func (s *codesShape) fit() bool {
 	for stages := 2; stages <= max(2, min(codesStages, s.spans)); stages++ {
 		try := *s
 		try.stages, try.chunk = stages, min(s.spans, codesChunkSpans)
-		if s.wide() {
-			try.chunk = 1
-		}
 		for try.chunk > 0 && try.shared() > tilesShared {
 			try.chunk--
 		}
@@ -115,12 +95,7 @@ func (s *codesShape) fit() bool {
 
 // cycles is how long a block takes with tiles of `size` bytes.
 func (s codesShape) cycles(size int) float64 {
-	each := ceil(s.warps, 4)
-	if s.wide() {
-		span := max(s.warps*size/tilesBytes+wideX, each*max(codesWide, wideProduct), codesAlone+wideProduct)
-		return float64(tilesBegin + s.spans*(span+codesBarrier))
-	}
-	busy := each * max(codesDecode+s.columns*codesIssue, s.columns*codesProduct)
+	busy := ceil(s.warps, 4) * max(codesDecode+s.columns*codesIssue, s.columns*codesProduct)
 	bytes, reads := s.warps*size+s.columns*4<<10, s.warps*s.columns*codesReads
 	span := max(busy, bytes/tilesBytes, reads, codesAlone+s.columns*codesProduct)
 	return float64(tilesBegin + s.spans*span + ceil(s.spans, s.chunk)*codesChunk)
@@ -136,16 +111,8 @@ func shapeCodes(parts []Blocks, tokens int, gated bool, multiprocessors int) (be
 	if size%codesAlign != 0 { // a copy begins up to so much before its span
 		pitch = ceil(size, codesAlign)*codesAlign + codesAlign
 	}
-	columns := 1
-	for 8*columns < tokens {
-		columns *= 2
-	}
-	step, most := 2, codesWarps
-	if columns == 8 {
-		step, most = 4, wideWarps
-	}
-	spans, least := parts[0].Cols/256, math.Inf(1)
-	for warps := step; warps <= most; warps += step {
+	columns, spans, least := ceil(tokens, 8), parts[0].Cols/256, math.Inf(1)
+	for warps := 2; warps <= codesWarps; warps += 2 {
 		groups := 0
 		for i, w := range parts {
 			if tiles := ceil(w.Rows, TileRows); !gated {
