@@ -9,7 +9,7 @@
 #   Each part writes its lines and files before the next one begins: a run that is cut off has what it measured.
 #   CTAS="8 16"  how many
 #   PAIRS="7b:0.5b 1.5b:0.5b"  BATCH=8 (rows of each GPU)  SEQ=1024
-# world also runs with 4 and 8 GPUs, where there are as many.
+# world also runs with 4 and 8 GPUs, and teach with 3, where there are as many.
 # About: exact 30 s, world 30 s, teach 30 s, speed 60 s a pair and 40 s with fp8, ddp 60 s a pair (more where torch compiles), faults 40 s,
 # overlap 20 s a pair and variant, of which there are 2 and one for each of CTAS.
 set -u
@@ -100,7 +100,7 @@ world() { # a rank dies mid-run under =world, and the run goes on
 	fi
 }
 
-teach() { # one GPU learns from one that only teaches: the student of one GPU that does both
+teach() { # one GPU learns from one that only teaches, or from two with half of its layers each: the student of one that does both
 	local flags="$common --batch-size 16 --steps 60" n=0 way
 	for way in "" "--gpus 2 --teacher-ranks 1" "--gpus 2 --teacher-ranks 1 --dtype f32" "--dtype f32"; do
 		n=$((n + 1))
@@ -111,6 +111,10 @@ teach() { # one GPU learns from one that only teaches: the student of one GPU th
 		cmp "$temp/t$1/student.apr" "$temp/t$2/student.apr" >/dev/null 2>&1 && say "teach: a GPU that is taught by another has the bits of one that does both, $3" ||
 			say "teach: bits DIFFER from those of one GPU, or a run is missing, $3"
 	done
+	[ "$gpus" -ge 3 ] || return
+	timed 40 teach-split "$apr" distill $flags --gpus 3 --teacher-ranks 2 --teacher-split -o "$temp/t5"
+	cmp "$temp/t1/student.apr" "$temp/t5/student.apr" >/dev/null 2>&1 && say "teach: a GPU that is taught by two sections has the bits of one that does both" ||
+		say "teach: bits of two sections DIFFER from those of one GPU, or a run is missing"
 }
 
 step() { # NAME WORLD DEVICES FLAGS…

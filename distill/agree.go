@@ -18,8 +18,8 @@ const checkpointSchema = "apr.checkpoint/5"
 
 var olderSchemas = []string{"apr.checkpoint/1", "apr.checkpoint/2", "apr.checkpoint/3", "apr.checkpoint/4"}
 
-// mustAgree lists what a bit-exact continuation depends on: the options that decide bits by value, what the others led to, the
-// program and the device. Values are compared as JSON.
+// mustAgree lists what a bit-exact continuation depends on: the options that decide bits by value, what the others led
+// to, the program and the device. Values are compared as JSON.
 func (r *Run) mustAgree() map[string]any {
 	info := r.dev.Info()
 	identity := ""
@@ -65,8 +65,8 @@ func (r *Run) mustAgree() map[string]any {
 	return all
 }
 
-// contents returns the hash of each input that is recorded, so that an input added to the records is compared too. The file of a
-// new student is compared by its meaning, student_config, and by the seed.
+// contents returns the hash of each input that is recorded, so that an input added to the records is compared too. The
+// file of a new student is compared by its meaning, student_config, and by the seed.
 func (r *Run) contents() map[string]string {
 	all := map[string]string{}
 	for name, in := range r.in.records {
@@ -130,8 +130,8 @@ func asJSON(v any) any {
 	return out
 }
 
-// changes returns in what the run differs from that of a checkpoint: also in its schema, for an older one does not say all,
-// and in the records of the steps before it.
+// changes returns in what the run differs from that of a checkpoint: also in its schema, for an older one does not say
+// all, and in the records of the steps before it.
 func (l *leg) changes(st state) ([]string, error) {
 	lost, err := l.lostSteps(st.Step)
 	diff := differences(st.Must, l.run.mustAgree())
@@ -141,7 +141,8 @@ func (l *leg) changes(st state) ([]string, error) {
 	return append(diff, lost...), err
 }
 
-// lostSteps says if steps.jsonl does not hold each of the leg's steps before n once, as it did when the checkpoint was written.
+// lostSteps says if steps.jsonl does not hold each of the leg's steps before n once, as it did when the checkpoint was
+// written.
 func (l *leg) lostSteps(n int) ([]string, error) {
 	steps, _, err := l.run.dir.Written()
 	if err != nil {

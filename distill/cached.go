@@ -373,8 +373,8 @@ func putHead(s cache.Store, f *modelfile.Files, withHead bool, writer string) (e
 	return err
 }
 
-// writeHead writes headFile. One that is there has to hold the same tensors: that of another teacher, copied into the folder,
-// would turn this one's hidden states into other distributions.
+// writeHead writes headFile. One that is there has to hold the same tensors: that of another teacher, copied into the
+// folder, would turn this one's hidden states into other distributions.
 func writeHead(dir string, f *modelfile.Files, withHead bool, writer string) error {
 	path := filepath.Join(dir, headFile)
 	config, names := f.Config, map[string]string{"model.norm.weight": "model.norm.weight"}

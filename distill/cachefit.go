@@ -10,8 +10,8 @@ import (
 	"apr/teacher/cache"
 )
 
-// Limits of a goodness of fit. Other arithmetic moves a distribution a little, and enough draws would show it: that much
-// is allowed. A standard score beyond 5 is met by chance once in two million.
+// Limits of a goodness of fit. Other arithmetic moves a distribution a little, and enough draws would show it: that
+// much is allowed. A standard score beyond 5 is met by chance once in two million.
 const (
 	maxScore      = 5.0
 	maxDivergence = 0.02 // chi-square divergence of a position: about twice the KL divergence in nats

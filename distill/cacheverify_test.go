@@ -53,8 +53,8 @@ func madeElsewhere(t *testing.T, c Config, job CacheJob, header, bytes func(*cac
 	return dir
 }
 
-// TestVerifyCache: what a teacher says again is compared byte for byte on the kind of device that made the cache, and by
-// goodness of fit elsewhere; draws of another seed, temperature or teacher are found out.
+// TestVerifyCache: what a teacher says again is compared byte for byte on the kind of device that made the cache, and
+// by goodness of fit elsewhere; draws of another seed, temperature or teacher are found out.
 func TestVerifyCache(t *testing.T) {
 	c := smallConfig(t, 60)
 	same := func(*cache.Header) {}

@@ -100,8 +100,8 @@ type Config struct {
 	// Peak is the rate of matrix products that the device does not exceed, in operations a second; 0 or nil: not known.
 	Peak  func() float64
 	Build string // identity of the program
-	// Options are the settings that decide bits by value, by name: a resumed run must have the same. What other settings lead to
-	// is compared in any case.
+	// Options are the settings that decide bits by value, by name: a resumed run must have the same. What other settings
+	// lead to is compared in any case.
 	Options map[string]any
 	Writer  string // program and version, for the files that are written
 }

@@ -18,8 +18,8 @@ import (
 	"apr/tokenizer"
 )
 
-// Bounds of the continuations: tokens of a prompt from plain text and of one that ends where the assistant answers, tokens that
-// a model adds to a prompt, and the time that a model may take for all prompts.
+// Bounds of the continuations: tokens of a prompt from plain text and of one that ends where the assistant answers,
+// tokens that a model adds to a prompt, and the time that a model may take for all prompts.
 const (
 	promptTokens, longestPrompt = 40, 256
 	newTokens                   = 64
@@ -39,8 +39,8 @@ type prompt struct {
 // errTime ends a continuation that has taken long enough.
 var errTime = errors.New("out of time")
 
-// continueTexts lets the teacher and the trained students continue held-out text greedily, and records the size and the speed
-// of teacher and student. The student is written by then: a device that has no room for a cache costs the run its
+// continueTexts lets the teacher and the trained students continue held-out text greedily, and records the size and the
+// speed of teacher and student. The student is written by then: a device that has no room for a cache costs the run its
 // continuations, not its end.
 func (r *Run) continueTexts(ctx context.Context, big *model.Model, trained []eval.Subject) error {
 	sizes := r.sizes()
@@ -109,8 +109,9 @@ func (r *Run) prompts() (all []prompt) {
 	return all
 }
 
-// cutPrompt returns a prompt of at most longest ids from the document that holds position at: of a conversation all before the
-// first answer, of other text a piece at that place, from the beginning of a line if one is near. It is empty if there is no room.
+// cutPrompt returns a prompt of at most longest ids from the document that holds position at: of a conversation all
+// before the first answer, of other text a piece at that place, from the beginning of a line if one is near. It is
+// empty if there is no room.
 func cutPrompt(t *corpus.Tokens, at, longest int, endsLine func(int32) bool) prompt {
 	lo, hi := 0, len(t.IDs)
 	for _, d := range t.Docs {

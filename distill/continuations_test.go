@@ -45,8 +45,8 @@ func sizesOf(t *testing.T, rec *runlog.Record) (all []runlog.ModelSize) {
 	return all
 }
 
-// A run ends with what teacher, student and control write after the same held-out prompts, the same each time, and with their
-// sizes. Without prompts it ends as well, with the same student.
+// A run ends with what teacher, student and control write after the same held-out prompts, the same each time, and with
+// their sizes. Without prompts it ends as well, with the same student.
 func TestContinuations(t *testing.T) {
 	c := brief(t, tinyConfig(t))
 	c.Control, c.ValFraction, c.Samples = true, 0.3, 2
@@ -140,7 +140,8 @@ func TestStopInContinuations(t *testing.T) {
 	studentBytes(t, c)
 }
 
-// Prompts come from one document each: from the line at a place of plain text, and up to the first answer of a conversation.
+// Prompts come from one document each: from the line at a place of plain text, and up to the first answer of a
+// conversation.
 func TestCutPrompt(t *testing.T) {
 	ids := make([]int32, 400)
 	for i := range ids {

@@ -13,7 +13,8 @@ import (
 	"apr/internal/fault"
 )
 
-// ControlMost is the share of the training's operations, both legs together, that a control may take without being asked for.
+// ControlMost is the share of the training's operations, both legs together, that a control may take without being
+// asked for.
 const ControlMost = 0.30
 
 // ControlAlways is how many operations a control may take whatever its share: about twenty seconds of one processor
@@ -44,8 +45,9 @@ func (in *inputs) dropIdleControl() {
 // controlDecision is the name of the event that records the choice.
 const controlDecision = "control"
 
-// chooseControl decides whether a control is trained, once the step is planned. What it decides changes neither how the student's
-// steps are cut nor anything else of the student: a control for which they would have to be cut otherwise is not trained.
+// chooseControl decides whether a control is trained, once the step is planned. What it decides changes neither how the
+// student's steps are cut nor anything else of the student: a control for which they would have to be cut otherwise is
+// not trained.
 func (in *inputs) chooseControl(c Config, planned dry.Planned) error {
 	in.control = ControlChoice{Asked: "none", Reason: "--control none"}
 	if c.Control {
@@ -137,7 +139,8 @@ func (in *inputs) keepForControl(c Config, d DryRun) error {
 	return nil
 }
 
-// controlBefore returns whether the run that is resumed trains a control, as its last decision says; false if nothing does.
+// controlBefore returns whether the run that is resumed trains a control, as its last decision says; false if nothing
+// does.
 func controlBefore(c Config) (on, known bool) {
 	if c.Resume == "" {
 		return false, false

@@ -28,7 +28,8 @@ func (b small) Target() dry.Target {
 	return t
 }
 
-// chosen opens the inputs of c on a device of so many bytes, 0: what there is, and returns the choice and what the step then needs.
+// chosen opens the inputs of c on a device of so many bytes, 0: what there is, and returns the choice and what the step
+// then needs.
 func chosen(t *testing.T, c Config, bytes int64) (ControlChoice, int64) {
 	t.Helper()
 	d, err := cpu.New(cpu.Options{Workers: 1})

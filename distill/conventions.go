@@ -13,8 +13,8 @@ import (
 	"apr/tokenizer"
 )
 
-// align finds V, the number of ids that both models share. Tokenizers must agree on every real id, string by string. Only
-// data of ids alone, without text, can do without them.
+// align finds V, the number of ids that both models share. Tokenizers must agree on every real id, string by string.
+// Only data of ids alone, without text, can do without them.
 func (in *inputs) align(c Config, obs Observer) (err error) {
 	path, rows := c.Student+c.StudentConfig, in.studentConfig.Vocab
 	if c.Align == AlignProject {
@@ -127,7 +127,8 @@ func (in *inputs) recordTokenizer(c Config) {
 	}
 }
 
-// TokenizerRecords returns the records of a tokenizer by their names: of its tokens, and of its template and special ids.
+// TokenizerRecords returns the records of a tokenizer by their names: of its tokens, and of its template and special
+// ids.
 func TokenizerRecords(t *tokenizer.Tokenizer) map[string]runlog.Input {
 	record := func(text []byte, of string) runlog.Input {
 		return runlog.Input{SHA256: fmt.Sprintf("%x", sha256.Sum256(text)), Of: of, Bytes: int64(len(text))}

@@ -134,8 +134,8 @@ func permuted(name string, cols int, values []float32) {
 	}
 }
 
-// scaledPairs multiplies what the norm before attention gives by 4, and divides q, k and v by it, which changes values and computes
-// the same.
+// scaledPairs multiplies what the norm before attention gives by 4, and divides q, k and v by it, which changes values
+// and computes the same.
 func scaledPairs(name string, _ int, values []float32) {
 	factor := float32(1)
 	switch {
@@ -270,7 +270,8 @@ func groupCodes(name string, _ int, v []float32) {
 	}
 }
 
-// scaledMLP writes a copy whose up is 4 times the teacher's and whose down a quarter of it, in codes of 4 bits, the tables too.
+// scaledMLP writes a copy whose up is 4 times the teacher's and whose down a quarter of it, in codes of 4 bits, the
+// tables too.
 func scaledMLP(t *testing.T) string {
 	return changedCopy(t, tensor.F32, func(name string, cols int, v []float32) {
 		factor := float32(1)
@@ -287,8 +288,8 @@ func scaledMLP(t *testing.T) string {
 	})
 }
 
-// foldedScales writes a copy as AWQ does: each column of q, k, v, gate and up times a number that the norm before is divided by,
-// in codes of 4 bits.
+// foldedScales writes a copy as AWQ does: each column of q, k, v, gate and up times a number that the norm before is
+// divided by, in codes of 4 bits.
 func foldedScales(t *testing.T) string {
 	scale := func(column int) float32 {
 		return float32(math.Exp(0.6 * 1.7 * math.Sin(float64(7*column*column+column))))
@@ -312,7 +313,8 @@ func paddedCodes(t *testing.T) string {
 	return widened(t, 256, func(name string, cols int, v []float32) { groupCodes(name, cols, v) })
 }
 
-// turnedColumns writes a copy whose hidden columns are in another order, in codes of 4 bits: no row of a table is the teacher's.
+// turnedColumns writes a copy whose hidden columns are in another order, in codes of 4 bits: no row of a table is the
+// teacher's.
 func turnedColumns(t *testing.T) string {
 	return changedCopy(t, tensor.F32, func(name string, cols int, v []float32) {
 		rowCodes(name, cols, v)
@@ -331,7 +333,8 @@ func louder(t *testing.T, change func(name string, cols int, v []float32), by fl
 	})
 }
 
-// smallLayerInCodes writes a copy with a layer more, which adds a thousandth of what the first does, all in codes of 4 bits, one scale for a row.
+// smallLayerInCodes writes a copy with a layer more, which adds a thousandth of what the first does, all in codes of 4
+// bits, one scale for a row.
 func smallLayerInCodes(t *testing.T) string {
 	last := fmt.Sprintf("layers.%d.", len(openModel(t, "../testdata/models/gosrc").Config.Layers))
 	return reshapedCopy(t, tensor.F32, func(c *arch.Config) {
@@ -414,8 +417,8 @@ func strangerWithTable(t *testing.T) string {
 	})
 }
 
-// permutedCodes writes a copy whose neurons are in another order and whose matrices are in codes of 4 bits: its first step has a
-// divergence of 0.11 of the teacher's entropy.
+// permutedCodes writes a copy whose neurons are in another order and whose matrices are in codes of 4 bits: its first
+// step has a divergence of 0.11 of the teacher's entropy.
 func permutedCodes(t *testing.T) string { return changedCopy(t, tensor.F32, permuteAndCode) }
 
 func permuteAndCode(name string, cols int, values []float32) {

@@ -174,8 +174,8 @@ func inPlace(c checkpoints, st state, tensors []tensor.Source) error {
 	return c.disk.SyncDir(c.dir)
 }
 
-// Whatever a power cut leaves, after any operation: the last announced checkpoint loads. Four broken protocols show that
-// the simulated disk would tell.
+// Whatever a power cut leaves, after any operation: the last announced checkpoint loads. Four broken protocols show
+// that the simulated disk would tell.
 func TestTorturePowerCut(t *testing.T) {
 	states, bad := powerCut(t, crashdisk.New(), plain, checkpoints.write, true)
 	for _, b := range bad {
@@ -238,8 +238,8 @@ func TestTortureFaults(t *testing.T) {
 	contracttest.Cases(t, injected)
 }
 
-// failAt lets the n-th operation of a story fail. It returns which that is, none if the story has fewer. States that were
-// seen are not judged again.
+// failAt lets the n-th operation of a story fail. It returns which that is, none if the story has fewer. States that
+// were seen are not judged again.
 func failAt(t *testing.T, n int, cause error, seen map[string]bool) (failed string, err error) {
 	t.Helper()
 	d := crashdisk.New()

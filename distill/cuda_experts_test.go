@@ -13,8 +13,8 @@ import (
 	runlog "apr/run/log"
 )
 
-// TestCUDAExpertsPlanned: the plan of a step with experts, a load-balance loss and micro-batches takes everything beforehand: the steps
-// load and allocate nothing, however tokens are split.
+// TestCUDAExpertsPlanned: the plan of a step with experts, a load-balance loss and micro-batches takes everything
+// beforehand: the steps load and allocate nothing, however tokens are split.
 func TestCUDAExpertsPlanned(t *testing.T) {
 	openEmulator(t)
 	for _, dir := range []string{"families/qwen3_moe", "variants/qwen3_moe_mixed", "variants/gemma4_moe"} {

@@ -10,15 +10,16 @@ import (
 	"apr/plan"
 )
 
-// TestCUDAGuidedSteps holds the GPU's float32 to the tolerances of the CPU, with several teachers and with hidden states.
+// TestCUDAGuidedSteps holds the GPU's float32 to the tolerances of the CPU, with several teachers and with hidden
+// states.
 func TestCUDAGuidedSteps(t *testing.T) {
 	onCUDA(t, cuda.F32)
 	guidedSteps(t, 1e-5, 1e-4)
 }
 
-// TestCUDAGuidesPlanned: the plan of a step with several teachers or hidden states takes everything beforehand: the steps load and
-// allocate nothing. Of routed rows a plan does not know how many each teacher gets: products of other shapes are loaded when they come,
-// and the memory is that of the worst split.
+// TestCUDAGuidesPlanned: the plan of a step with several teachers or hidden states takes everything beforehand: the
+// steps load and allocate nothing. Of routed rows a plan does not know how many each teacher gets: products of other
+// shapes are loaded when they come, and the memory is that of the worst split.
 func TestCUDAGuidesPlanned(t *testing.T) {
 	openEmulator(t)
 	for _, g := range guidedRuns {

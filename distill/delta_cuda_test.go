@@ -22,7 +22,8 @@ import (
 	"apr/tensor"
 )
 
-// A dry step of DeltaNet layers says what a step takes on a GPU, to the byte; nothing is allocated and no module loaded after it.
+// A dry step of DeltaNet layers says what a step takes on a GPU, to the byte; nothing is allocated and no module loaded
+// after it.
 func TestCUDADryStepOfDeltaNet(t *testing.T) {
 	openEmulator(t)
 	dir := deltaFolder(t)

@@ -21,8 +21,8 @@ const (
 	trendStart  = 8
 )
 
-// trend is what the losses of a leg's applied steps have been. It is part of a checkpoint, so that a resumed run judges as one that was
-// never stopped.
+// trend is what the losses of a leg's applied steps have been. It is part of a checkpoint, so that a resumed run judges
+// as one that was never stopped.
 type trend struct {
 	First  *float64  `json:"first,omitempty"`  // nil before the first step
 	Recent []float64 `json:"recent,omitempty"` // the last, the oldest first

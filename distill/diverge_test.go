@@ -17,7 +17,8 @@ import (
 	"apr/internal/fault"
 )
 
-// recordedLosses are those of every step of both legs of examples/gosrc, as a run recorded them, rounded to four digits.
+// recordedLosses are those of every step of both legs of examples/gosrc, as a run recorded them, rounded to four
+// digits.
 func recordedLosses(t *testing.T) (legs [2][]float64) {
 	t.Helper()
 	f, err := os.Open("testdata/losses-gosrc.txt")
@@ -156,8 +157,8 @@ func sameState(t *testing.T, what string, got, want map[string]map[string][]floa
 }
 
 // A finite step above the limit leaves weights, moments, the count of updates and the trend as they were, however the
-// step is cut into micro-batches; the step after it is that of a trainer which never saw it. A step just below the limit
-// is applied.
+// step is cut into micro-batches; the step after it is that of a trainer which never saw it. A step just below the
+// limit is applied.
 func TestDivergingStepChangesNothing(t *testing.T) {
 	b, next := unevenBatch(), randomBatch(8, 12, 320, 0.5)
 	spec := device.LossSpec{Alpha: 0.5, Temperature: 2}
@@ -193,8 +194,8 @@ func TestDivergingStepChangesNothing(t *testing.T) {
 	}
 }
 
-// A run that refuses some steps and goes on has the same bits and records when it is stopped before, among or after them
-// and resumed; one that gives up counts the refused steps before the stop in.
+// A run that refuses some steps and goes on has the same bits and records when it is stopped before, among or after
+// them and resumed; one that gives up counts the refused steps before the stop in.
 func TestResumeAmongRefusedSteps(t *testing.T) {
 	c := tinyConfig(t)
 	c.LR, c.Steps, c.WarmupSteps, c.MaxLossRatio, c.CheckpointEvery = 0.13, 16, 10, 1, 1

@@ -4,6 +4,6 @@
 // Trainer.Apply is one step; Loss.Backward is head and loss, chunk by chunk; Run is a run with its directory. A run has
 // one leg, the student's, or two: the second trains an identical student on the same tokens without the teacher.
 //
-// Caveats. α is the weight of the divergence, 1−α that of cross-entropy. All randomness is a function of the seed and of a
-// name or an epoch, so a checkpoint holds a position and no generator state. A signal never breaks off a step.
+// Caveats. α is the weight of the divergence, 1−α that of cross-entropy. All randomness is a function of the seed
+// and of a name or an epoch, so a checkpoint holds a position and no generator state. A signal never breaks off a step.
 package distill

@@ -14,8 +14,8 @@ import (
 	runlog "apr/run/log"
 )
 
-// A dry step says to the byte what the CPU holds of each component, for students and teachers of every family, whatever is
-// computed again, with documents kept apart and without.
+// A dry step says to the byte what the CPU holds of each component, for students and teachers of every family, whatever
+// is computed again, with documents kept apart and without.
 func TestDryStepOfFamilies(t *testing.T) {
 	const rows, seqLen = 3, 16
 	for _, kind := range []string{"families", "variants"} {

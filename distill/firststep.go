@@ -15,17 +15,18 @@ import (
 // noDivergence is a divergence in nats that arithmetic in float32 makes of zero.
 const noDivergence = 1e-6
 
-// agreeing is the part of the teacher's entropy up to which the divergence before the first step says that the student agrees
-// with the teacher before it was trained. On gosrc, copies of other shapes measure 0 to 0.04, in codes of 4 bits 0.08 to 0.3,
-// students that were trained from other numbers 0.5 and more, new ones 3.
+// agreeing is the part of the teacher's entropy up to which the divergence before the first step says that the student
+// agrees with the teacher before it was trained. On gosrc, copies of other shapes measure 0 to 0.04, in codes of 4 bits
+// 0.08 to 0.3, students that were trained from other numbers 0.5 and more, new ones 3.
 const agreeing = 0.2
 
-// agreeingFrame is that part where both models have the same hidden size, layers, heads and head size, so that the student may
-// be a copy with another MLP, another order or codes of few bits.
+// agreeingFrame is that part where both models have the same hidden size, layers, heads and head size, so that the
+// student may be a copy with another MLP, another order or codes of few bits.
 const agreeingFrame = 0.4
 
-// agreeingTable is that part where the embedding is the teacher's, whatever the layers are: codes of 4 bits after AWQ's scales measure up
-// to 0.6. A pruned student of other shapes in its MLP has more to learn, and so has a new one that was given the table.
+// agreeingTable is that part where the embedding is the teacher's, whatever the layers are: codes of 4 bits after AWQ's
+// scales measure up to 0.6. A pruned student of other shapes in its MLP has more to learn, and so has a new one that
+// was given the table.
 const agreeingTable = 1.0
 
 // agreeingFirst is the part of positions with one first id from which the student is a copy whatever the divergence
@@ -33,12 +34,12 @@ const agreeingTable = 1.0
 // to 0.8 of them.
 const agreeingFirst = 0.9
 
-// agreeingIDs is the part of positions with one first id below which no divergence says that the student is a copy: a teacher that was
-// never trained has an entropy that any new student is near.
+// agreeingIDs is the part of positions with one first id below which no divergence says that the student is a copy: a
+// teacher that was never trained has an entropy that any new student is near.
 const agreeingIDs = 0.25
 
-// sameTable is the mean cosine of the rows of two embeddings from which they are one. Codes of 4 bits leave 0.99, of 3 bits 0.94;
-// rows of models that were trained from other numbers measure 0.
+// sameTable is the mean cosine of the rows of two embeddings from which they are one. Codes of 4 bits leave 0.99, of 3
+// bits 0.94; rows of models that were trained from other numbers measure 0.
 const sameTable = 0.9
 
 // firstReading compares the student with the teacher before any training: means over the targets of a batch, at
@@ -142,8 +143,8 @@ func (l *leg) readFirst(ctx context.Context, b corpus.Batch) (r firstReading, er
 	return r, err
 }
 
-// agreement computes what a step of forward KL at temperature 1 records of b, and applies nothing. The gradients are those of no
-// step; each step zeroes them first.
+// agreement computes what a step of forward KL at temperature 1 records of b, and applies nothing. The gradients are
+// those of no step; each step zeroes them first.
 func (t *Trainer) agreement(ctx context.Context, b corpus.Batch) (device.Scalars, error) {
 	spec := t.Loss.Spec
 	defer func() { t.Loss.Spec = spec }()
@@ -156,10 +157,10 @@ func (t *Trainer) agreement(ctx context.Context, b corpus.Batch) (device.Scalars
 	return sc, nil
 }
 
-// checkFirst reports a student that agrees with the teacher before the first step although their values are different: a copy that
-// a comparison of values cannot see, such as one with its neurons in another order, or of other shapes. The first step is that
-// before which none was applied: one that is refused says nothing, and leaves the student as it was. A divergence of nothing is told
-// once, at whatever step: a run that goes on may have got another teacher.
+// checkFirst reports a student that agrees with the teacher before the first step although their values are different:
+// a copy that a comparison of values cannot see, such as one with its neurons in another order, or of other shapes. The
+// first step is that before which none was applied: one that is refused says nothing, and leaves the student as it was.
+// A divergence of nothing is told once, at whatever step: a run that goes on may have got another teacher.
 func (l *leg) checkFirst(k int, rec Record, first firstReading) error {
 	if l.teacher == nil || rec.Refused() {
 		return nil
@@ -281,7 +282,8 @@ func (l *leg) sameFirstIDs(of side, detail map[string]any, first firstReading, p
 		100*first.top1, positions, first.kl)
 }
 
-// agreeingPart returns the part of the teacher's entropy up to which a student agrees, and what else than the divergence says so.
+// agreeingPart returns the part of the teacher's entropy up to which a student agrees, and what else than the
+// divergence says so.
 func (in *inputs) agreeingPart(of side) (part float64, why string) {
 	switch {
 	case of.kin != nil && float64(of.kin.Embedding) >= sameTable:

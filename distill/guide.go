@@ -34,8 +34,8 @@ const (
 	MapBottomUp = "bottom-up"
 )
 
-// Pair is a layer of the student and the layer of the teacher that it is compared with, both from 0. A layer is the residual
-// stream behind its block, before the final norm.
+// Pair is a layer of the student and the layer of the teacher that it is compared with, both from 0. A layer is the
+// residual stream behind its block, before the final norm.
 type Pair struct {
 	Student int `json:"student"`
 	Teacher int `json:"teacher"`
@@ -90,8 +90,8 @@ const HiddenEps = 1e-6
 //
 //	Weight · mean over the step's targets of ‖P·ĥₛ − ĥₜ‖²/H′,  ĥ = h/√(mean(h²)+10⁻⁶)
 //
-// with H′ the teacher's width and P [H′, H] learned beside the student. P is in the optimiser and in checkpoints, and part of no
-// model. AdamW does not decay it: a pair that is not compared yet keeps the P that it began with.
+// with H′ the teacher's width and P [H′, H] learned beside the student. P is in the optimiser and in checkpoints,
+// and part of no model. AdamW does not decay it: a pair that is not compared yet keeps the P that it began with.
 type Hidden struct {
 	Weight float64
 	Pairs  []Pair
@@ -113,9 +113,9 @@ func newHidden(dev device.Device, weight float64, pairs []Pair, student, big int
 // name is the name of a pair's P in checkpoints.
 func (p Pair) name() string { return fmt.Sprintf("guide.hidden.%d.%d.weight", p.Student, p.Teacher) }
 
-// Init gives every P the values it has before training, and no history: between equal widths the identity, for a student that was
-// cut from its teacher has the teacher's streams, else N(0, 1/H), which keeps the RMS. Each P draws from its own generator,
-// PCG(seed, FNV-1a of its name).
+// Init gives every P the values it has before training, and no history: between equal widths the identity, for a
+// student that was cut from its teacher has the teacher's streams, else N(0, 1/H), which keeps the RMS. Each P draws
+// from its own generator, PCG(seed, FNV-1a of its name).
 func (h *Hidden) Init(s device.Stream, seed uint64) {
 	for _, p := range h.params {
 		host := make([]float32, p.Rows*p.Cols)
@@ -139,7 +139,8 @@ func (h *Hidden) Init(s device.Stream, seed uint64) {
 // begin says which pairs step k compares: of n pairs over K steps, the i-th, from 0, from step ⌊i·K/n⌋ on.
 func (h *Hidden) begin(k int) { h.active = broughtIn(len(h.Pairs), h.Steps, k) }
 
-// guides returns what Backward does at a layer's output for the micro-batch m: the gradients of the layer's pairs, into P and dx.
+// guides returns what Backward does at a layer's output for the micro-batch m: the gradients of the layer's pairs, into
+// P and dx.
 func (h *Hidden) guides(s device.Stream, t teacher.Streams, m model.MicroBatch) func(layer int, x, dx device.Tensor) {
 	return func(layer int, x, dx device.Tensor) {
 		for i, p := range h.Pairs[:h.active] {
@@ -150,8 +151,8 @@ func (h *Hidden) guides(s device.Stream, t teacher.Streams, m model.MicroBatch) 
 	}
 }
 
-// compare adds the error of one pair to the record and its gradients to those of P and to dx, given the teacher's stream big of the
-// kept rows.
+// compare adds the error of one pair to the record and its gradients to those of P and to dx, given the teacher's
+// stream big of the kept rows.
 func (h *Hidden) compare(s device.Stream, p *device.Param, big, keep, x, dx device.Tensor) {
 	var none device.Tensor
 	var all []device.Tensor
@@ -185,8 +186,8 @@ func (h *Hidden) compare(s device.Stream, p *device.Param, big, keep, x, dx devi
 	s.Add(dx, wide)
 }
 
-// make makes the term for a student and a teacher, which then keeps the streams that are compared; nil if nothing is. steps is the
-// length of the run.
+// make makes the term for a student and a teacher, which then keeps the streams that are compared; nil if nothing is.
+// steps is the length of the run.
 func (g Guide) make(dev device.Device, student, big arch.Config, t teacher.Teacher, steps int) (*Hidden, error) {
 	if g.Weight == 0 || t == nil {
 		return nil, nil
@@ -289,9 +290,9 @@ func (g Guide) elements(student, big arch.Config) int64 {
 	return int64(len(pairs)) * int64(student.Hidden) * int64(big.Hidden)
 }
 
-// Share is the part of a step's loss that each of several objectives is, by name: its weighted mean over the loss. All weighted
-// terms are of one unit, nats, but hidden, so a share says what is descended, and no norm of a gradient. Nil for one objective
-// beside cross-entropy.
+// Share is the part of a step's loss that each of several objectives is, by name: its weighted mean over the loss. All
+// weighted terms are of one unit, nats, but hidden, so a share says what is descended, and no norm of a gradient. Nil
+// for one objective beside cross-entropy.
 func (t *Trainer) Share(r Record) map[string]float64 {
 	if t.Hidden == nil && t.Maps == nil || !(r.Loss > 0) {
 		return nil

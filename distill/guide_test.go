@@ -253,8 +253,8 @@ func guidedTrainer(t *testing.T, d device.Device, c Config, in *inputs, g guided
 	return tr
 }
 
-// TestGuidedStepAgainstFloat64: the loss that is judged and every gradient, those of the projections too, are those of float64, for
-// models of several families, with masked targets and what is not kept computed again.
+// TestGuidedStepAgainstFloat64: the loss that is judged and every gradient, those of the projections too, are those of
+// float64, for models of several families, with masked targets and what is not kept computed again.
 func TestGuidedStepAgainstFloat64(t *testing.T) { guidedSteps(t, 1e-5, 1e-4) }
 
 func guidedSteps(t *testing.T, lossTol, gradTol float64) {
@@ -359,7 +359,8 @@ func TestWeightsOfTeachers(t *testing.T) {
 	}
 }
 
-// TestPlantedGuides: errors that are easily made move a gradient or the loss out of what TestGuidedStepAgainstFloat64 allows.
+// TestPlantedGuides: errors that are easily made move a gradient or the loss out of what TestGuidedStepAgainstFloat64
+// allows.
 func TestPlantedGuides(t *testing.T) {
 	hidden, mixture, routes := guidedRuns[4], guidedRuns[0], guidedRuns[3]
 	attended := guidedRuns[slices.IndexFunc(guidedRuns, func(g guided) bool { return g.name == "attention maps" })]
@@ -451,7 +452,8 @@ func TestTeachersOfOtherTokenizers(t *testing.T) {
 	}
 }
 
-// TestMappedPairs: which layers have attention maps that can be compared, and which of a probe's few layers stand in for others.
+// TestMappedPairs: which layers have attention maps that can be compared, and which of a probe's few layers stand in
+// for others.
 func TestMappedPairs(t *testing.T) {
 	open := func(name string) arch.Config {
 		f, err := modelfile.Open(family(name))

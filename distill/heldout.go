@@ -25,8 +25,8 @@ type HeldOut struct {
 	Experts     []ExpertUse  `json:"experts,omitempty"`
 }
 
-// ExpertUse is how a model spreads the positions of the held-out text over the experts of a layer. Shares are of an equal one: all are
-// 1 where each expert serves as many positions.
+// ExpertUse is how a model spreads the positions of the held-out text over the experts of a layer. Shares are of an
+// equal one: all are 1 where each expert serves as many positions.
 type ExpertUse struct {
 	Model   string  `json:"model"`
 	Layer   int     `json:"layer"`

@@ -58,8 +58,8 @@ func from(student string) func(*Config) {
 	return func(c *Config) { c.Student, c.StudentConfig = student, "" }
 }
 
-// A copy whose values or shapes are others, and whose first step has no divergence, is told: on the terminal, as an event, as a
-// finding.
+// A copy whose values or shapes are others, and whose first step has no divergence, is told: on the terminal, as an
+// event, as a finding.
 func TestFirstStepOfACopy(t *testing.T) {
 	for name, tt := range map[string]struct {
 		student  string
@@ -82,8 +82,8 @@ func TestFirstStepOfACopy(t *testing.T) {
 	}
 }
 
-// A student that nearly gives the teacher's distribution before it was trained is told, by whatever divergence and temperature;
-// a new one and one that was trained from other numbers are not.
+// A student that nearly gives the teacher's distribution before it was trained is told, by whatever divergence and
+// temperature; a new one and one that was trained from other numbers are not.
 func TestFirstStepAgrees(t *testing.T) {
 	near := zeroNeurons(t, 1.01)
 	for name, spec := range map[string]device.LossSpec{
@@ -120,7 +120,8 @@ func TestFirstStepAgrees(t *testing.T) {
 	}
 }
 
-// A run that goes on beside its own student, which took the teacher's place, is told at the step where nothing diverges.
+// A run that goes on beside its own student, which took the teacher's place, is told at the step where nothing
+// diverges.
 func TestTeacherThatBecameTheStudent(t *testing.T) {
 	contracttest.Cases(t, 1)
 	c := tinyConfig(t)
@@ -140,9 +141,9 @@ func TestTeacherThatBecameTheStudent(t *testing.T) {
 // ofFrame is a new student of the teacher's hidden size, layers, heads and head size.
 func ofFrame(c *Config) { c.StudentConfig = "../testdata/models/gosrc/config.json" }
 
-// A copy in codes of 4 bits is told beside a teacher in codes of 4 bits, whatever else hides it, by any divergence and temperature;
-// a student of the teacher's shapes that was trained from other numbers is not, and neither is one that has the teacher's embedding
-// and other numbers else.
+// A copy in codes of 4 bits is told beside a teacher in codes of 4 bits, whatever else hides it, by any divergence and
+// temperature; a student of the teacher's shapes that was trained from other numbers is not, and neither is one that
+// has the teacher's embedding and other numbers else.
 func TestFirstStepOfCodes(t *testing.T) {
 	run := func(begin func(*Config), spec device.LossSpec) *told {
 		contracttest.Cases(t, 1)
@@ -206,8 +207,8 @@ func TestFirstStepOfCodes(t *testing.T) {
 	}
 }
 
-// A student whose matrices are all near the teacher's is told, whoever made it: on the terminal, as an event, as a finding, and
-// in the manifest. It trains.
+// A student whose matrices are all near the teacher's is told, whoever made it: on the terminal, as an event, as a
+// finding, and in the manifest. It trains.
 func TestCloseStudentIsTold(t *testing.T) {
 	coded := changedCopy(t, tensor.F32, func(_ string, _ int, v []float32) { codes(v, 64) })
 	contracttest.Cases(t, 1)
@@ -225,8 +226,8 @@ func hasFinding(f diagnose.Findings, id string) bool {
 	return slices.ContainsFunc(f.Findings, func(x diagnose.Finding) bool { return x.ID == id })
 }
 
-// A copy with one value changed, or another number in its configuration, is another model; that the rest is the teacher's is
-// told: on the terminal, as an event, as a finding, and in the manifest.
+// A copy with one value changed, or another number in its configuration, is another model; that the rest is the
+// teacher's is told: on the terminal, as an event, as a finding, and in the manifest.
 func TestEditedCopyIsTold(t *testing.T) {
 	for what, tt := range map[string]struct {
 		student string
@@ -258,7 +259,8 @@ func TestEditedCopyIsTold(t *testing.T) {
 	}
 }
 
-// A student that is the teacher, or derived from it, trains only when that is allowed, and the run says which of the two it is.
+// A student that is the teacher, or derived from it, trains only when that is allowed, and the run says which of the
+// two it is.
 func TestKinshipIsRecorded(t *testing.T) {
 	for student, want := range map[string]struct {
 		relation, id string

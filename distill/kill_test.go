@@ -88,8 +88,8 @@ func killConfig(dir string) (Config, error) {
 	}, err
 }
 
-// start runs a child in the folder dir and returns the last checkpoint it announced when it ended; killed after a while,
-// if kill is positive, counted from its first sign.
+// start runs a child in the folder dir and returns the last checkpoint it announced when it ended; killed after a
+// while, if kill is positive, counted from its first sign.
 func start(t *testing.T, dir string, kill time.Duration, env ...string) (announced int, err error) {
 	t.Helper()
 	self, err := os.Executable()

@@ -247,8 +247,8 @@ type computed struct {
 	fetched time.Duration // for what the teacher says, if that is read or made before the step
 }
 
-// compute performs the step of batch b, which begins at position from of the data and whose last rows are own. A signal does
-// not break it off: the weights would be worth nothing.
+// compute performs the step of batch b, which begins at position from of the data and whose last rows are own. A signal
+// does not break it off: the weights would be worth nothing.
 func (l *leg) compute(ctx context.Context, b corpus.Batch, own drawn, from corpus.Position) (done computed, err error) {
 	err = l.loads.step(func() (err error) {
 		mine := l.trainer.Ranks.rowsOf(b)

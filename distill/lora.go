@@ -56,8 +56,8 @@ func adapt(m *model.Model, a *adapter.Adapter, seed uint64) {
 	m.Adapt(all, a.Dropout, seed)
 }
 
-// baseForm is how the frozen weights of a student are kept: quantised blocks as they are in the file. A CPU leaves them so where they
-// are large.
+// baseForm is how the frozen weights of a student are kept: quantised blocks as they are in the file. A CPU leaves them
+// so where they are large.
 func baseForm(info device.Info) device.Form { return device.Form{Blocks: info.Kind != "cpu"} }
 
 // newAdapter describes what trains: new adapters, or those of LoRA.From with their values.
@@ -79,8 +79,8 @@ func (in *inputs) begin(m *model.Model, s device.Stream, seed uint64) {
 	}
 }
 
-// newStudent makes the student of a run, on a device: one that trains whole, its weights zero, or with adapters beside those of its
-// file. base is then a view of it without them.
+// newStudent makes the student of a run, on a device: one that trains whole, its weights zero, or with adapters beside
+// those of its file. base is then a view of it without them.
 func (in *inputs) newStudent(c Config, dev device.Device) (student, base *model.Model, err error) {
 	if in.adapter == nil {
 		return in.trainable(dev), nil, nil
@@ -88,8 +88,8 @@ func (in *inputs) newStudent(c Config, dev device.Device) (student, base *model.
 	return LoadAdapted(dev, in.student, in.adapter, c.Seed)
 }
 
-// LoadAdapted puts the frozen weights of a student on a device, and adapters beside them, without values: call Init next. base is a view of it
-// without them.
+// LoadAdapted puts the frozen weights of a student on a device, and adapters beside them, without values: call Init
+// next. base is a view of it without them.
 func LoadAdapted(dev device.Device, w model.Weights, a *adapter.Adapter, seed uint64) (student, base *model.Model, err error) {
 	if student, err = model.LoadFrozenAs(dev, w, device.StudentWeights, baseForm(dev.Info())); err != nil {
 		return nil, nil, err
@@ -222,7 +222,8 @@ func (in *inputs) mergedConfig() arch.Config {
 	return in.studentConfig
 }
 
-// openFinal opens the student that a run has written: student.apr, or where adapters were not merged its file with these.
+// openFinal opens the student that a run has written: student.apr, or where adapters were not merged its file with
+// these.
 func (in *inputs) openFinal(c Config) (*modelfile.Files, error) {
 	if c.LoRA == nil || c.LoRA.Merge {
 		return modelfile.Open(filepath.Join(c.Output, "student.apr"))
@@ -237,8 +238,8 @@ func (in *inputs) openFinal(c Config) (*modelfile.Files, error) {
 // canaryNoise is the broken variant of a student with adapters.
 const canaryNoise = "noise"
 
-// noiseCanary scores the student with adapters that were never trained, in the memory of student: their product has some five times
-// the size of a matrix of independent values, so that the model knows nothing.
+// noiseCanary scores the student with adapters that were never trained, in the memory of student: their product has
+// some five times the size of a matrix of independent values, so that the model knows nothing.
 func (r *Run) noiseCanary(student *model.Model, score func(name, what string) (Canary, error)) (Canary, error) {
 	values := map[string][]float32{}
 	draw := func(name string, n int, size float64) {

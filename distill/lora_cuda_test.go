@@ -17,8 +17,8 @@ import (
 	runlog "apr/run/log"
 )
 
-// A dry step with adapters says what a step takes on a GPU, to the byte, beside a base in blocks and one that is expanded; nothing is
-// allocated and no module loaded after it.
+// A dry step with adapters says what a step takes on a GPU, to the byte, beside a base in blocks and one that is
+// expanded; nothing is allocated and no module loaded after it.
 func TestCUDADryLoRAStep(t *testing.T) {
 	openEmulator(t)
 	for _, base := range []string{quantisedBase, goldens + "/qwen2/tied_gqa/student"} {
@@ -72,7 +72,8 @@ func TestCUDADryLoRAStep(t *testing.T) {
 	}
 }
 
-// PEFT's logits, gradients and steps on a GPU: in float32 with the tolerances of the CPU, in bfloat16 the direction of gradients.
+// PEFT's logits, gradients and steps on a GPU: in float32 with the tolerances of the CPU, in bfloat16 the direction of
+// gradients.
 func TestCUDAPEFT(t *testing.T) {
 	onCUDA(t, cuda.F32)
 	t.Run("float32", TestPEFT)

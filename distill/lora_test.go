@@ -47,8 +47,8 @@ func adapterBytes(t *testing.T, c Config) []byte {
 	return b
 }
 
-// A run with adapters writes them as PEFT does, and the merged student; its checkpoints hold nothing of the base; workers, what is
-// computed again, and a resumption change no bit.
+// A run with adapters writes them as PEFT does, and the merged student; its checkpoints hold nothing of the base;
+// workers, what is computed again, and a resumption change no bit.
 func TestLoRARun(t *testing.T) {
 	c := loraConfig(t)
 	out, student := mustRun(t, c, 1)
@@ -95,7 +95,8 @@ func TestLoRARun(t *testing.T) {
 	}
 }
 
-// checkMerged compares student.apr with the base and the adapter, merged again, bit by bit, and wants all matrices moved that should.
+// checkMerged compares student.apr with the base and the adapter, merged again, bit by bit, and wants all matrices
+// moved that should.
 func checkMerged(t *testing.T, c Config, a *adapter.Adapter) {
 	t.Helper()
 	base, merged, final := openModel(t, quantisedBase), openModel(t, quantisedBase), openModel(t, filepath.Join(c.Output, "student.apr"))
@@ -143,8 +144,8 @@ func checkCheckpoint(t *testing.T, c Config, a *adapter.Adapter) {
 	}
 }
 
-// Without a teacher the base is held once: nothing of a teacher, no gradient and no moment of the base. What is written is what a
-// distillation with α = 0 writes beside a teacher.
+// Without a teacher the base is held once: nothing of a teacher, no gradient and no moment of the base. What is written
+// is what a distillation with α = 0 writes beside a teacher.
 func TestLoRAWithoutTeacher(t *testing.T) {
 	c := loraConfig(t)
 	c.Loss.Alpha = 0
@@ -177,8 +178,8 @@ func openLoRA(t *testing.T, c Config) *inputs {
 	return x
 }
 
-// A dry step says to the byte what a step with adapters holds, with blocks and with matrices that are expanded, with dropout and
-// without, beside a teacher and with one that is the base.
+// A dry step says to the byte what a step with adapters holds, with blocks and with matrices that are expanded, with
+// dropout and without, beside a teacher and with one that is the base.
 func TestDryLoRAStepIsTheStep(t *testing.T) {
 	for _, keep := range []int64{0, 1 << 30} {
 		for _, rate := range []float64{0, .3} {
@@ -293,7 +294,8 @@ func TestLoRAExport(t *testing.T) {
 	}
 }
 
-// The state of 0.5B in adapters is below 0.27 GB where that of full training is 7.9, and a 7B base in Q4_K trains in 9 GB, on a GPU.
+// The state of 0.5B in adapters is below 0.27 GB where that of full training is 7.9, and a 7B base in Q4_K trains in 9
+// GB, on a GPU.
 func TestLoRAMemory(t *testing.T) {
 	const gb = 1e9
 	sizes := func(hidden, layers, heads, kv, dim, width, vocab int, tied bool) arch.Config {

@@ -7,8 +7,8 @@ import (
 	"apr/tensor"
 )
 
-// DefaultChunkRows returns the number of rows whose logits exist at one time unless another is asked for: 1024, and on a
-// CPU 512, so that the chunks of both models stay nearer to the cores.
+// DefaultChunkRows returns the number of rows whose logits exist at one time unless another is asked for: 1024, and on
+// a CPU 512, so that the chunks of both models stay nearer to the cores.
 func DefaultChunkRows(info device.Info) int {
 	if info.Kind == "cpu" {
 		return 512

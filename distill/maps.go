@@ -16,9 +16,9 @@ import (
 //
 //	Weight · mean over the step's targets and over Pairs of KL(P̄ₜ‖P̄ₛ)
 //
-// with P̄ the mean over the query heads of a layer of the probabilities that a position gives the positions that it sees, and the
-// sink, if there is one. A pair that is not compared yet counts as zero in the mean, so that no pair's weight changes in a run. It has
-// no parameters.
+// with P̄ the mean over the query heads of a layer of the probabilities that a position gives the positions that it
+// sees, and the sink, if there is one. A pair that is not compared yet counts as zero in the mean, so that no pair's
+// weight changes in a run. It has no parameters.
 type Maps struct {
 	Weight float64
 	Pairs  []Pair
@@ -42,7 +42,8 @@ func (a *Maps) Compared(k int) ([]Pair, float64) {
 	return a.Pairs[:a.active], a.each()
 }
 
-// broughtIn returns how many of n pairs step k compares: over a run of steps > 0, the i-th, from 0, comes in at step ⌊i·steps/n⌋.
+// broughtIn returns how many of n pairs step k compares: over a run of steps > 0, the i-th, from 0, comes in at step
+// ⌊i·steps/n⌋.
 func broughtIn(n, steps, k int) int {
 	active := n
 	for steps > 0 && active > 1 && k < (active-1)*steps/n {
@@ -73,7 +74,8 @@ func (a *Maps) guides(s device.Stream, t teacher.Maps, m model.MicroBatch) func(
 	}
 }
 
-// ask lets the teacher keep what the maps that are compared are computed from. Only one model whose layers are computed has them.
+// ask lets the teacher keep what the maps that are compared are computed from. Only one model whose layers are computed
+// has them.
 func (a *Maps) ask(t teacher.Teacher) error {
 	r, ok := t.(*teacher.Resident)
 	if !ok {
@@ -83,8 +85,8 @@ func (a *Maps) ask(t teacher.Teacher) error {
 	return nil
 }
 
-// makeMaps makes the term for a student and a teacher, which then keeps what is compared; nil if nothing is. steps is the length of the
-// run.
+// makeMaps makes the term for a student and a teacher, which then keeps what is compared; nil if nothing is. steps is
+// the length of the run.
 func (g Guide) makeMaps(student, big arch.Config, t teacher.Teacher, steps int) (*Maps, error) {
 	if g.Attention == 0 || t == nil {
 		return nil, nil
@@ -100,8 +102,8 @@ func (g Guide) makeMaps(student, big arch.Config, t teacher.Teacher, steps int) 
 	return a, a.ask(t)
 }
 
-// fewMaps is makeMaps for a probe, whose teacher has only its first layers: each pair takes the last of those that it can be compared
-// with, and is left out if there is none.
+// fewMaps is makeMaps for a probe, whose teacher has only its first layers: each pair takes the last of those that it
+// can be compared with, and is left out if there is none.
 func (g Guide) fewMaps(student, whole, there arch.Config, t teacher.Teacher, seqLen int) (*Maps, error) {
 	if g.Attention == 0 {
 		return nil, nil
@@ -143,8 +145,8 @@ func (g Guide) checkMaps(student, big arch.Config, seqLen int) error {
 	return nil
 }
 
-// mapped refuses a pair that has no two attention maps, or in whose student an outcome has no probability that the teacher gives some:
-// the divergence would be infinite.
+// mapped refuses a pair that has no two attention maps, or in whose student an outcome has no probability that the
+// teacher gives some: the divergence would be infinite.
 func (p Pair) mapped(student, big arch.Config, seqLen int) error {
 	s, t := student.Layers[p.Student], big.Layers[p.Teacher]
 	refuse := func(format string, args ...any) *fault.Error {

@@ -196,8 +196,8 @@ func (d DryRun) models(dev *dry.Device) (teachers []*model.Model, student *model
 	return teachers, student, nil
 }
 
-// splits returns the ways in which routed rows are tried: all of them to each teacher, which bounds memory, and last as equal parts,
-// which is what the operations are counted for. Rows that are not routed go one way.
+// splits returns the ways in which routed rows are tried: all of them to each teacher, which bounds memory, and last as
+// equal parts, which is what the operations are counted for. Rows that are not routed go one way.
 func (d DryRun) splits(rows int) [][]int {
 	if !d.routed() || d.Loss.Alpha == 0 {
 		return [][]int{nil}
@@ -277,8 +277,8 @@ func (d DryRun) Plan(c Choice) (plan.Plan, error) {
 	return p, d.refusal(p, one)
 }
 
-// searched is how many positions the steps have that LargestBatch looks at, about: a dry run takes time for each. Larger steps than
-// these two million positions fit in few memories, and few want them.
+// searched is how many positions the steps have that LargestBatch looks at, about: a dry run takes time for each.
+// Larger steps than these two million positions fit in few memories, and few want them.
 const searched = 1 << 21
 
 // LargestBatch returns the largest batch size that fits with what c leaves open. It does not depend on c.BatchSize.

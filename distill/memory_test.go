@@ -80,7 +80,8 @@ func peakOfStep(t *testing.T, d accounted, in *inputs, c Config, s plan.Setting)
 	return stepped(t, d, in, c, s, true, false)
 }
 
-// stepped takes steps in which all targets count, or all but the last of each micro-batch, and returns what was held at most.
+// stepped takes steps in which all targets count, or all but the last of each micro-batch, and returns what was held at
+// most.
 func stepped(t *testing.T, d accounted, in *inputs, c Config, s plan.Setting, masks ...bool) map[device.Component]int64 {
 	t.Helper()
 	stream := d.NewStream()
@@ -344,7 +345,8 @@ func dryRuns(t *testing.T, change func(*Config)) map[string]DryRun {
 	return map[string]DryRun{"cpu": in.dryRun(c, budgeted{d, 0}.Target), "gpu": in.dryRun(c, gpuLike(0))}
 }
 
-// TestRepeatedPartsCount: a dry run that counts micro-batches and groups it has seen instead of running them records the same.
+// TestRepeatedPartsCount: a dry run that counts micro-batches and groups it has seen instead of running them records
+// the same.
 func TestRepeatedPartsCount(t *testing.T) {
 	cases := 0
 	for _, shape := range []struct{ seqLen, accum int }{{8, 1}, {64, 1}, {64, 3}, {256, 1}} {
@@ -378,8 +380,8 @@ func TestRepeatedPartsCount(t *testing.T) {
 
 func byName(a, b dry.Held) int { return strings.Compare(a.Name, b.Name) }
 
-// TestLeastSettingNeedsLeast: what Choose and LargestBatch rest on. The smallest micro-batch and chunk with the most computed again
-// need least of all settings, and on a GPU a row more never needs less.
+// TestLeastSettingNeedsLeast: what Choose and LargestBatch rest on. The smallest micro-batch and chunk with the most
+// computed again need least of all settings, and on a GPU a row more never needs less.
 func TestLeastSettingNeedsLeast(t *testing.T) {
 	cases := 0
 	for _, seqLen := range []int{8, 64, 256} {
@@ -415,7 +417,8 @@ func TestLeastSettingNeedsLeast(t *testing.T) {
 	contracttest.Cases(t, cases)
 }
 
-// TestLargestBatchIsOne: whatever batch size is asked for, the largest is the same; it fits by the plan, and one row more does not.
+// TestLargestBatchIsOne: whatever batch size is asked for, the largest is the same; it fits by the plan, and one row
+// more does not.
 func TestLargestBatchIsOne(t *testing.T) {
 	cases := 0
 	for name, d := range dryRuns(t, func(c *Config) { c.SeqLen, c.BatchSize = 64, 4 }) {

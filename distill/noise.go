@@ -16,8 +16,8 @@ import (
 // noiseWindows is how many windows of text tell what 8-bit floats add: thousands of positions.
 const noiseWindows = 16
 
-// Noise is what products in 8-bit floats change of a teacher, and what rounding its weights to Q4_K changes over the same
-// text, which bounds it.
+// Noise is what products in 8-bit floats change of a teacher, and what rounding its weights to Q4_K changes over the
+// same text, which bounds it.
 type Noise struct {
 	KL      float64 `json:"kl"` // mean KL(in the device's type ‖ in 8-bit floats), nats, over the same weights
 	Top1    float64 `json:"top1_agreement"`
@@ -84,8 +84,8 @@ func (r *Run) compareTeachers(ctx context.Context, name string, load func(device
 	return scores[0], nil
 }
 
-// checkNoise measures what 8-bit floats change, if the teacher is multiplied in them, before the device's memory is taken, and
-// refuses them unless that is less than what Q4_K changes.
+// checkNoise measures what 8-bit floats change, if the teacher is multiplied in them, before the device's memory is
+// taken, and refuses them unless that is less than what Q4_K changes.
 func (r *Run) checkNoise(ctx context.Context) (err error) {
 	if !r.in.choice.Chosen.form.FP8 {
 		return nil

@@ -22,8 +22,8 @@ import (
 	"apr/tensor"
 )
 
-// fp8 is a CPU that takes matrices in 8-bit floats by rounding their values to some bits of mantissa, as a GPU of compute
-// capability 9.0 does to three.
+// fp8 is a CPU that takes matrices in 8-bit floats by rounding their values to some bits of mantissa, as a GPU of
+// compute capability 9.0 does to three.
 type fp8 struct {
 	*cpu.Device
 	bits int
@@ -74,7 +74,8 @@ func (c coarse) ReadRows(dst []byte, lo, hi int) error {
 	return nil
 }
 
-// TestFP8IsGated: a teacher in 8-bit floats runs only if they add less noise than Q4_K, and otherwise nothing is written.
+// TestFP8IsGated: a teacher in 8-bit floats runs only if they add less noise than Q4_K, and otherwise nothing is
+// written.
 func TestFP8IsGated(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
@@ -138,8 +139,8 @@ func (m matrix) ReadRows(dst []byte, lo, hi int) error {
 	return nil
 }
 
-// TestQ4KRounding: values are moved by about what Q4_K moves them, also those of a matrix that is in Q4_K already, and rows
-// do not depend on how many are read at a time.
+// TestQ4KRounding: values are moved by about what Q4_K moves them, also those of a matrix that is in Q4_K already, and
+// rows do not depend on how many are read at a time.
 func TestQ4KRounding(t *testing.T) {
 	const rows, cols = 5, 512
 	values := make([]float32, rows*cols)

@@ -27,8 +27,8 @@ type Outcome struct {
 	TargetsSeen    int64   `json:"targets_seen"`
 	TokensPerSec   float64 `json:"tokens_per_second"` // TokensSeen over InSteps
 	InSteps        float64 `json:"seconds_in_steps"`  // of the student's leg: its steps that were applied
-	// Seconds is the time of all attempts, each from the loading of the teacher on. What an attempt did after the checkpoint that
-	// the next one continued from is lost, and so is its time, as its steps are.
+	// Seconds is the time of all attempts, each from the loading of the teacher on. What an attempt did after the
+	// checkpoint that the next one continued from is lost, and so is its time, as its steps are.
 	Seconds        float64 `json:"duration_seconds"`
 	FirstStep      float64 `json:"seconds_to_first_step"` // of the first attempt
 	Checkpoints    int     `json:"checkpoints"`           // written by all attempts
@@ -39,8 +39,8 @@ type Outcome struct {
 	Outputs  map[string]string `json:"outputs"` // path in the run directory → SHA-256
 }
 
-// takeOver continues from a checkpoint of a leg: o becomes the checkpoint's progress, with times and checkpoints as the records
-// that the run kept have them. It returns the seconds of the attempts before.
+// takeOver continues from a checkpoint of a leg: o becomes the checkpoint's progress, with times and checkpoints as the
+// records that the run kept have them. It returns the seconds of the attempts before.
 func (o *Outcome) takeOver(leg string, progress Outcome, steps []runlog.Step, events []runlog.Event) (before float64) {
 	student := runlog.Sum(steps, LegStudent)
 	for _, s := range steps {

@@ -15,14 +15,15 @@ import (
 	"apr/tensor"
 )
 
-// written is a student about to be written: its description, its tensors in float32, and as it was trained, in blocks or float32.
+// written is a student about to be written: its description, its tensors in float32, and as it was trained, in blocks
+// or float32.
 type written struct {
 	config          arch.Config
 	tensors, stored []tensor.Source
 }
 
-// writeStudent writes the trained student into the run directory: student/ (Hugging Face) and student.apr, and of a student with
-// adapters these, merged if that is asked for. Outputs of an earlier part of a resumed run are replaced.
+// writeStudent writes the trained student into the run directory: student/ (Hugging Face) and student.apr, and of a
+// student with adapters these, merged if that is asked for. Outputs of an earlier part of a resumed run are replaced.
 func (r *Run) writeStudent(m *model.Model, out *Outcome) error {
 	r.obs.Phase("writing the student")
 	var files []string

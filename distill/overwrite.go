@@ -20,9 +20,9 @@ func (c Config) checkOutput() error {
 	return errors.Join(runlog.Check(c.Output, c.Force, c.Resume != ""), c.CheckOutputs())
 }
 
-// CheckOutputs refuses outputs that would replace or move what the run reads, whether that is forced or not: an output that is an
-// input by any name, also through links, and a run directory that would be moved aside with an input in it: by its name, by any link on
-// the way to it, or by a hard link.
+// CheckOutputs refuses outputs that would replace or move what the run reads, whether that is forced or not: an output
+// that is an input by any name, also through links, and a run directory that would be moved aside with an input in it:
+// by its name, by any link on the way to it, or by a hard link.
 func (c Config) CheckOutputs() error {
 	o := outputs{export: c.Export, run: c.Output, folders: map[string]bool{}}
 	o.exportInfo, _ = os.Stat(c.Export)
@@ -73,8 +73,8 @@ func (c Config) eachInput(visit func(path string) error) error {
 	return nil
 }
 
-// eachFile visits the files below a folder at any depth; links below it are not followed. What cannot be read is left to those who
-// read it.
+// eachFile visits the files below a folder at any depth; links below it are not followed. What cannot be read is left
+// to those who read it.
 func eachFile(folder string, leaveOut func(fs.DirEntry) bool, visit func(path string) error) error {
 	if real, err := filepath.EvalSymlinks(folder); err == nil {
 		folder = real

@@ -8,8 +8,8 @@ import (
 	runlog "apr/run/log"
 )
 
-// Precheck looks at the inputs of a run one after the other, so that whoever starts it later or elsewhere can tell which
-// check failed. Models comes first; all of them do what Start does, by the same code, and write nothing.
+// Precheck looks at the inputs of a run one after the other, so that whoever starts it later or elsewhere can tell
+// which check failed. Models comes first; all of them do what Start does, by the same code, and write nothing.
 type Precheck struct {
 	c   Config
 	in  *inputs
@@ -34,7 +34,8 @@ func (p *Precheck) Models() error { return p.in.openModels(p.c, p.obs) }
 // Shared returns the number of ids that both models share.
 func (p *Precheck) Shared() int { return p.in.vocab }
 
-// Memory plans a step on a device like dev. Where none fits, the plan that needs least comes with an error of kind Memory.
+// Memory plans a step on a device like dev. Where none fits, the plan that needs least comes with an error of kind
+// Memory.
 func (p *Precheck) Memory(ctx context.Context, dev device.Device) (*Estimate, error) {
 	c := p.c
 	c.Probe = false

@@ -254,7 +254,8 @@ func cachedColumns(t *teacher.Resident, h cache.Header) int {
 	return productColumns(t.Model.Device().Info().Activations, h.Vocab, t.HeadRows())
 }
 
-// eachLogits downloads the logits of the first n positions of the pass, chunk by chunk: those of positions [lo,hi) are in host.
+// eachLogits downloads the logits of the first n positions of the pass, chunk by chunk: those of positions [lo,hi) are
+// in host.
 func (p *precomputation) eachLogits(n int, do func(lo, hi int, host []float32)) error {
 	h := p.header
 	rows := min(h.ChunkRows, h.PassRows*h.SeqLen)

@@ -17,8 +17,8 @@ import (
 	"apr/tensor"
 )
 
-// Probe is a short measurement of a step: all of it as planned, but the teacher has its first few layers only, whose time
-// is multiplied. Ids are random.
+// Probe is a short measurement of a step: all of it as planned, but the teacher has its first few layers only, whose
+// time is multiplied. Ids are random.
 type Probe struct {
 	Milliseconds float64 `json:"ms_per_step"`    // estimated: measured, the missing layers added, all rows of a rank
 	Measured     float64 `json:"measured_ms"`    // median of the timed steps, as they ran
@@ -30,8 +30,8 @@ type Probe struct {
 	Tokens       int     `json:"tokens"` // of a timed step
 }
 
-// probeLayers and probeSteps keep a probe short: the layers of a model are all alike. A CPU is as fast with probePositions
-// as with more.
+// probeLayers and probeSteps keep a probe short: the layers of a model are all alike. A CPU is as fast with
+// probePositions as with more.
 const (
 	probeLayers    = 4
 	probeSteps     = 3
@@ -117,7 +117,8 @@ type partly struct{ tensor.File }
 // Verify verifies nothing, since it would read all the rest.
 func (partly) Verify() error { return nil }
 
-// firstLayers returns f to be read in part. Per-layer embeddings lie in one table for all layers: such a model stays whole.
+// firstLayers returns f to be read in part. Per-layer embeddings lie in one table for all layers: such a model stays
+// whole.
 func firstLayers(f *modelfile.Files) *modelfile.Files {
 	few, c := *f, *f.Container
 	c.File = partly{f.File}

@@ -10,11 +10,12 @@ import (
 	"apr/tensor"
 )
 
-// q4k is a matrix whose values are rounded to Q4_K, row by row. A row that is in quantised blocks already is rounded on a grid
-// that is shifted by half a group of 32: its own grid would give Q4_K back unchanged, and say that Q4_K costs nothing.
+// q4k is a matrix whose values are rounded to Q4_K, row by row. A row that is in quantised blocks already is rounded on
+// a grid that is shifted by half a group of 32: its own grid would give Q4_K back unchanged, and say that Q4_K costs
+// nothing.
 //
-// What is read is float32 or, for teachers that stay in blocks because memory is short, Q8_0, whose own rounding is small
-// beside that of Q4_K.
+// What is read is float32 or, for teachers that stay in blocks because memory is short, Q8_0, whose own rounding is
+// small beside that of Q4_K.
 type q4k struct {
 	device.Source
 	stored tensor.Info // of the file

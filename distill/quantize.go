@@ -12,13 +12,13 @@ import (
 	"apr/tensor"
 )
 
-// Quantize says in which types a student is trained and written (quantisation-aware distillation). Each step computes with
-// the values that blocks of its weights decode to, and updates the weights themselves; see device.Quantizer. What is evaluated,
-// and what is written, is the blocks.
+// Quantize says in which types a student is trained and written (quantisation-aware distillation). Each step computes
+// with the values that blocks of its weights decode to, and updates the weights themselves; see device.Quantizer. What
+// is evaluated, and what is written, is the blocks.
 type Quantize struct {
 	Scheme string // that Types follows, by its name
-	// SearchEvery is the number of applied steps after which the scales of all blocks are searched for again; between, weights are
-	// rounded under the scales that are there. 0: they are searched for once, before the first step.
+	// SearchEvery is the number of applied steps after which the scales of all blocks are searched for again; between,
+	// weights are rounded under the scales that are there. 0: they are searched for once, before the first step.
 	SearchEvery int
 	// Types returns the type of each matrix by slot, and a line for each kind of exception.
 	Types func(arch.Config) (map[string]tensor.DType, []string, error)

@@ -87,9 +87,10 @@ func storedOf(t *testing.T, tr *Trainer, before [][]byte, search bool) (got, wan
 	return got, want
 }
 
-// A step of a student in blocks is bit by bit that of a plain student whose weights are what the blocks decode to, as far as loss and
-// gradients go; its update is one of AdamW on the weights themselves with these gradients, taken once; and its blocks are those of the new
-// weights: searched for at every second step, else rounded under the scales of before.
+// A step of a student in blocks is bit by bit that of a plain student whose weights are what the blocks decode to, as
+// far as loss and gradients go; its update is one of AdamW on the weights themselves with these gradients, taken once;
+// and its blocks are those of the new weights: searched for at every second step, else rounded under the scales of
+// before.
 func TestQuantizeAwareStep(t *testing.T) {
 	c, types := inBlocks(t)
 	d := testDevice(t)

@@ -22,8 +22,8 @@ import (
 	"apr/tokenizer/align"
 )
 
-// Replay does parts of a run again from its inputs: the inputs are read and hashed, the student is put into any state that
-// is known, the initial one or that of a kept checkpoint, and steps are taken from there. It writes nothing.
+// Replay does parts of a run again from its inputs: the inputs are read and hashed, the student is put into any state
+// that is known, the initial one or that of a kept checkpoint, and steps are taken from there. It writes nothing.
 type Replay struct {
 	run      *Run
 	teachers []*model.Model
@@ -148,8 +148,8 @@ type Setting struct {
 	Agrees                bool
 }
 
-// Settings compares the configuration with the newest checkpoint of a leg, as far as that has the same settings; nothing if no
-// checkpoint is kept.
+// Settings compares the configuration with the newest checkpoint of a leg, as far as that has the same settings;
+// nothing if no checkpoint is kept.
 func (p *Replay) Settings(leg string) ([]Setting, error) {
 	c := p.checkpoints(leg)
 	names, err := c.list()
@@ -182,8 +182,8 @@ func (p *Replay) checkpoints(leg string) checkpoints {
 	return checkpoints{dir: filepath.Join(p.run.Output, name), disk: disk.OS{}}
 }
 
-// Trainer puts the student into a state and returns a trainer and a loader that stand at its step. With microRows 0 steps
-// are cut as the run's. Only one trainer is valid at a time; Free it.
+// Trainer puts the student into a state and returns a trainer and a loader that stand at its step. With microRows 0
+// steps are cut as the run's. Only one trainer is valid at a time; Free it.
 func (p *Replay) Trainer(at Known, microRows int) (*Trainer, *corpus.Loader, error) {
 	r := p.run
 	l := &leg{run: r, name: at.Leg, student: p.student}

@@ -103,7 +103,8 @@ func (r *Run) checkResume() error {
 	return nil
 }
 
-// ResumedWithChanges is the name of the event of a run that goes on with other settings than its checkpoint was made with.
+// ResumedWithChanges is the name of the event of a run that goes on with other settings than its checkpoint was made
+// with.
 const ResumedWithChanges = "resumed with changes"
 
 // restore continues from the leg's checkpoint if the run is a resumed one.

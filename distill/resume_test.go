@@ -88,8 +88,8 @@ func editState(t *testing.T, dir string, change func(map[string]any)) {
 	}
 }
 
-// A run goes on only with models of the same arithmetic, the same ids and the same program; a checkpoint of an older program,
-// which does not say all of that, needs --allow-changed, and one of a newer program is not read.
+// A run goes on only with models of the same arithmetic, the same ids and the same program; a checkpoint of an older
+// program, which does not say all of that, needs --allow-changed, and one of a newer program is not read.
 func TestResumeIdentity(t *testing.T) {
 	teacher, student, text := filepath.Join(t.TempDir(), "teacher"), filepath.Join(t.TempDir(), "student.json"), filepath.Join(t.TempDir(), "text.jsonl")
 	if err := os.CopyFS(teacher, os.DirFS("../testdata/models/gosrc")); err != nil {
@@ -175,16 +175,16 @@ func (d onOther) Info() device.Info {
 	return i
 }
 
-// decides lists all that mustAgree compares beside the options, each with a test that changes it: those without a change here are
-// changed by TestResumeIdentity, or are chosen by the device.
+// decides lists all that mustAgree compares beside the options, each with a test that changes it: those without a
+// change here are changed by TestResumeIdentity, or are chosen by the device.
 var decides = []string{
 	"activations", "chosen_teacher_backend", "chosen_teacher_gemm", "device_identity", "device_kind", "held_ids", "inputs", "instruction_set",
 	"planned_chunk_rows", "planned_micro_rows", "program", "schedule_steps", "schedule_warmup", "student_config", "teacher_config", "tokens",
 	"trained_ids", "vocabulary",
 }
 
-// A run goes on only with the inputs that it began with: every one is changed here, in the file that it is read from, and refused
-// by its name.
+// A run goes on only with the inputs that it began with: every one is changed here, in the file that it is read from,
+// and refused by its name.
 func TestResumeInputs(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }

@@ -161,8 +161,8 @@ func (r *Run) Close() error {
 	return errors.Join(r.dir.Close(), r.in.close())
 }
 
-// Execute trains, evaluates and writes the outputs. When ctx ends, the step in progress is finished and checkpointed, or
-// the evaluation broken off, and the error is of kind Stopped.
+// Execute trains, evaluates and writes the outputs. When ctx ends, the step in progress is finished and checkpointed,
+// or the evaluation broken off, and the error is of kind Stopped.
 func (r *Run) Execute(ctx context.Context) (*Outcome, error) {
 	r.begun = time.Now()
 	out := &Outcome{RunID: r.id, RunDir: r.Output}
@@ -349,7 +349,8 @@ func (r *Run) recordCache() error {
 	return r.dir.Event("decision", "data cache", r.in.cached, "entries are found by a hash of the files, the tokenizer and all that decides the tokens")
 }
 
-// hiddenStates returns the term that compares hidden states with a teacher's, as it is before training; nil if there is none.
+// hiddenStates returns the term that compares hidden states with a teacher's, as it is before training; nil if there is
+// none.
 func (r *Run) hiddenStates(t teacher.Teacher) (_ *Hidden, err error) {
 	if t == nil || r.Guide.Weight == 0 {
 		return nil, nil

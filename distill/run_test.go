@@ -196,7 +196,8 @@ func TestRunWritesWhatItPromises(t *testing.T) {
 	contracttest.Cases(t, len(out.Outputs))
 }
 
-// checkHeldOut: margins are the differences of the scores, with an error; the canaries have the scores that they must have.
+// checkHeldOut: margins are the differences of the scores, with an error; the canaries have the scores that they must
+// have.
 func checkHeldOut(t *testing.T, out *Outcome) {
 	t.Helper()
 	dis := out.Evaluation("distilled student")
@@ -474,7 +475,8 @@ func TestDivergenceStopsTheRun(t *testing.T) {
 	contracttest.Cases(t, refused)
 }
 
-// A run none of whose steps was applied is not completed, however few they were: its student is the one that it began with.
+// A run none of whose steps was applied is not completed, however few they were: its student is the one that it began
+// with.
 func TestNoStepApplied(t *testing.T) {
 	c := tinyConfig(t)
 	c.AllowOddWeights = true

@@ -71,8 +71,8 @@ func (in *inputs) checkOrigin(c Config, origin corpus.ShardOrigin, obs Observer)
 	return nil
 }
 
-// anyTokenizer returns the student's tokenizer, or the teacher's if the student has none, and the file that it is of; nil if
-// there is none.
+// anyTokenizer returns the student's tokenizer, or the teacher's if the student has none, and the file that it is of;
+// nil if there is none.
 func (in *inputs) anyTokenizer(c Config) (*tokenizer.Tokenizer, string, error) {
 	if in.tokenizer != nil {
 		if in.student != nil {
@@ -87,8 +87,8 @@ func (in *inputs) anyTokenizer(c Config) (*tokenizer.Tokenizer, string, error) {
 	return tok, c.Teacher, err
 }
 
-// endOfShards returns the id that ends the documents of token shards: the tokenizer's; without one, what the shards' own
-// manifest says, or a model's configuration.
+// endOfShards returns the id that ends the documents of token shards: the tokenizer's; without one, what the shards'
+// own manifest says, or a model's configuration.
 func (in *inputs) endOfShards(c Config, origin corpus.ShardOrigin) (int32, error) {
 	if in.tokenizer != nil {
 		return corpus.EndOfText(in.tokenizer)

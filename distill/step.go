@@ -80,8 +80,8 @@ func (t *Trainer) Free() {
 	}
 }
 
-// Record is what one step did. Its Loss is (1−α)·CE + α·T²·D + w·Hidden + v·Attention, means over the step's targets: the number that
-// the device judged, and whose gradient was applied if the step was not refused.
+// Record is what one step did. Its Loss is (1−α)·CE + α·T²·D + w·Hidden + v·Attention, means over the step's
+// targets: the number that the device judged, and whose gradient was applied if the step was not refused.
 type Record struct {
 	device.Scalars
 	MeanCE  float64 // Σ CE / N
@@ -103,11 +103,11 @@ type Record struct {
 //	L = 1/N Σ (1−α)·CE(y, z_s) + α·T²·D(softmax(z_t/T), softmax(z_s/T))
 //
 // (Hinton et al. 2015, arXiv:1503.02531), what Hidden and Maps add, and Balance times the load-balance loss of the
-// student's experts, which is in the gradient but neither judged nor logged. If the loss or the gradient norm is not finite it returns ErrNonFinite, and if
-// L > max(MaxLossRatio × the median of the last 100 steps applied, the first one's + 1) ErrDiverged
-// (of the first 8 steps: see trendStart); weights, moments and
-// the count of updates are then as before, and so are the losses that the next step is judged by. A batch without targets
-// has no mean: it is a fault of kind Invalid, and nothing is done.
+// student's experts, which is in the gradient but neither judged nor logged. If the loss or the gradient norm is not
+// finite it returns ErrNonFinite, and if L > max(MaxLossRatio × the median of the last 100 steps applied, the first
+// one's + 1) ErrDiverged (of the first 8 steps: see trendStart); weights, moments and the count of updates are then as
+// before, and so are the losses that the next step is judged by. A batch without targets has no mean: it is a fault of
+// kind Invalid, and nothing is done.
 func (t *Trainer) Apply(ctx context.Context, b corpus.Batch) (Record, error) {
 	if b.TargetCount() == 0 {
 		return Record{}, fault.New(fault.Invalid, "step %d: the batch has no target", t.Steps).WithID("E-DISTILL-004")
@@ -328,9 +328,9 @@ func (t *Trainer) finish(sc device.Scalars, b corpus.Batch) (Record, error) {
 }
 
 // estimated corrects what is reported of a teacher that is an estimate p̂ of another one, p, by what no gradient
-// sees. The device computes D = KL(p̂‖Q), which is too large by H(p)−H(p̂) in the mean; KL(p̂‖Q)+H(p̂)−H(p) is
-// KL(p‖Q) in the mean, and may be below 0. Without H(p) it is the cross-entropy KL(p̂‖Q)+H(p̂). MeanD and Loss become
-// these; the loss that was judged had the device's.
+// sees. The device computes D = KL(p̂‖Q), which is too large by H(p)−H(p̂) in the mean; KL(p̂‖Q)+H(p̂)−H(p)
+// is KL(p‖Q) in the mean, and may be below 0. Without H(p) it is the cross-entropy KL(p̂‖Q)+H(p̂). MeanD and Loss
+// become these; the loss that was judged had the device's.
 func (t *Trainer) estimated(r Record) Record {
 	e, ok := t.Teacher.(teacher.Estimator)
 	if !ok {

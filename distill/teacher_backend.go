@@ -283,7 +283,8 @@ func needs(p plan.Plan) string {
 	return text
 }
 
-// nearest returns the candidate that fits with the largest batch, of equal ones the last, where none fits with the one asked for.
+// nearest returns the candidate that fits with the largest batch, of equal ones the last, where none fits with the one
+// asked for.
 func (t *teacherChoice) nearest() *Candidate {
 	best := t.Candidates[0]
 	for _, k := range t.Candidates[1:] {

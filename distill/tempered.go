@@ -18,15 +18,15 @@ const (
 const temperatures = 12 * math.Ln2
 
 // temperedReading is how the student stands to the teacher with its logits divided by the temperature at which
-// KL(teacher‖student) is least: kl and entropy are means over so many positions, in nats. Without positions nothing was
-// read, or too few ids agree.
+// KL(teacher‖student) is least: kl and entropy are means over so many positions, in nats. Without positions nothing
+// was read, or too few ids agree.
 type temperedReading struct {
 	kl, entropy, temperature float64
 	positions                int
 }
 
-// tempered reads the first targets of b. A copy whose last norm or head is multiplied by a number agrees with the teacher at that
-// temperature, and nowhere else. It changes nothing.
+// tempered reads the first targets of b. A copy whose last norm or head is multiplied by a number agrees with the
+// teacher at that temperature, and nowhere else. It changes nothing.
 func (t *Trainer) tempered(b corpus.Batch) (r temperedReading, err error) {
 	student, teacher, err := t.logits(b, max(temperedLogits/t.Loss.Vocab, temperedRows))
 	if err != nil {

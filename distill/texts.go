@@ -24,11 +24,11 @@ import (
 	"apr/internal/strictjson"
 )
 
-// TextJob says what text a teacher writes: Samples answers to each prompt, in the order of the prompts, as lines of JSON
-// {prompt, completion, tokens, source, kind, writer, sum}.
+// TextJob says what text a teacher writes: Samples answers to each prompt, in the order of the prompts, as lines of
+// JSON {prompt, completion, tokens, source, kind, writer, sum}.
 //
-// What is finished is kept in Output.part, each answer under a hash of all that decides it, so that a job that was killed goes on
-// and ends in the same file. Output appears whole, at the end.
+// What is finished is kept in Output.part, each answer under a hash of all that decides it, so that a job that was
+// killed goes on and ends in the same file. Output appears whole, at the end.
 type TextJob struct {
 	Output    string
 	Force     bool   // Output is replaced
@@ -71,8 +71,8 @@ type Texts struct {
 // maxPrompt bounds a line of prompts, in bytes.
 const maxPrompt = 16 << 20
 
-// ReadTextPrompts reads lines {prompt, source, kind}, source and kind being optional. Prompts of more than maxChars characters are left
-// out and counted; 0: none is.
+// ReadTextPrompts reads lines {prompt, source, kind}, source and kind being optional. Prompts of more than maxChars
+// characters are left out and counted; 0: none is.
 func ReadTextPrompts(paths []string, maxChars int) (prompts []TextPrompt, long int, err error) {
 	for _, path := range paths {
 		raw, err := readfile.String(path, 1<<33)

@@ -27,8 +27,8 @@ import (
 // The rows of the embeddings of Qwen2.5 7B and 0.5B.
 const largeRows, smallRows = 152064, 151936
 
-// narrowTeacher writes a model with the vocabulary rows of Qwen2.5 7B and little else, whose tokenizer has real ids, and
-// returns its path. In what follows the tokenizer of the student is the same.
+// narrowTeacher writes a model with the vocabulary rows of Qwen2.5 7B and little else, whose tokenizer has real ids,
+// and returns its path. In what follows the tokenizer of the student is the same.
 func narrowTeacher(t *testing.T, real int) string {
 	t.Helper()
 	tok, err := tokenizer.Load("../testdata/models/gosrc")
@@ -111,9 +111,9 @@ func (s *watchingStream) Loss(grad, z, t, targets device.Tensor, spec device.Los
 	s.Stream.Loss(grad, z, t, targets, spec)
 }
 
-// TestEveryLogitRow: a teacher of 152,064 rows teaches a student of 151,936. Every row of logits that reaches the loss, of
-// the teacher, of the student and of the gradient, has 151,936 entries; no buffer is wider than that and the gap between
-// rows; and the run says what it did.
+// TestEveryLogitRow: a teacher of 152,064 rows teaches a student of 151,936. Every row of logits that reaches the loss,
+// of the teacher, of the student and of the gradient, has 151,936 entries; no buffer is wider than that and the gap
+// between rows; and the run says what it did.
 func TestEveryLogitRow(t *testing.T) {
 	c := in(t, tinyConfig(t))
 	c.Teacher, c.StudentConfig, c.Steps, c.BatchSize, c.SeqLen = narrowTeacher(t, smallRows), filepath.Join(t.TempDir(), "config.json"), 2, 1, 8

@@ -104,8 +104,8 @@ func TestSlowDeviceIsNotHung(t *testing.T) {
 	}
 }
 
-// A step that is not finite is named with its rows and the tensor, in the error and in the run's events; the weights are
-// those before, and nothing is checkpointed after it.
+// A step that is not finite is named with its rows and the tensor, in the error and in the run's events; the weights
+// are those before, and nothing is checkpointed after it.
 func TestNonFiniteStepIsNamed(t *testing.T) {
 	c := tinyConfig(t)
 	c.LR, c.Steps, c.MaxGradNorm, c.AdamW.WeightDecay, c.CheckpointEvery = 1e30, 12, 0, 0, 1

@@ -18,7 +18,8 @@ type Request struct {
 	Rates     Rates
 }
 
-// Splits returns the sizes of micro-batches that cut a batch evenly, the largest first: ⌈batch/1⌉, ⌈batch/2⌉ ... 1.
+// Splits returns the sizes of micro-batches that cut a batch evenly, the largest first: ⌈batch/1⌉, ⌈batch/2⌉
+// ... 1.
 func Splits(batch int) []int {
 	var sizes []int
 	for parts := 1; ; {
@@ -40,8 +41,8 @@ type stage struct {
 	blocks bool // whole blocks may be computed again
 }
 
-// stages are in ascending order of what they cost. Smaller chunks cost next to nothing; norms and SwiGLU again are a few
-// passes over memory; blocks again are a third of the student's products; micro-batches below enoughPositions leave
+// stages are in ascending order of what they cost. Smaller chunks cost next to nothing; norms and SwiGLU again are a
+// few passes over memory; blocks again are a third of the student's products; micro-batches below enoughPositions leave
 // parts of a device idle.
 var stages = []stage{{false, false}, {false, true}, {true, true}}
 
@@ -86,8 +87,8 @@ func (r Request) Need(step Step) (int64, error) {
 }
 
 // Choose returns the plan of the best setting that fits, or, if none does, of the one that needs least, with verdict
-// TooLarge. It does not fill in Largest. The error is the step's. What does not fit with the smallest chunk and the most computed
-// again is not tried with more.
+// TooLarge. It does not fill in Largest. The error is the step's. What does not fit with the smallest chunk and the
+// most computed again is not tried with more.
 func Choose(r Request, step Step) (Plan, error) {
 	known := map[Setting]Plan{}
 	of := func(s Setting) (Plan, error) {
@@ -124,9 +125,10 @@ func Choose(r Request, step Step) (Plan, error) {
 	return last, nil
 }
 
-// Largest returns the largest n in [1, limit] whose need is at most budget, as far as need grows with n: n fits and n+1, if it is
-// not beyond limit, does not. It is 0 if 1 does not fit, and limit if the budget is 0, which means unknown. Needs are nearly
-// linear, so it goes where a line through the last two points meets the budget, and halves where that does not help.
+// Largest returns the largest n in [1, limit] whose need is at most budget, as far as need grows with n: n fits and
+// n+1, if it is not beyond limit, does not. It is 0 if 1 does not fit, and limit if the budget is 0, which means
+// unknown. Needs are nearly linear, so it goes where a line through the last two points meets the budget, and halves
+// where that does not help.
 func Largest(limit int, budget int64, need func(n int) (int64, error)) (int, error) {
 	if budget == 0 || limit < 1 {
 		return max(0, limit), nil

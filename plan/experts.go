@@ -8,8 +8,8 @@ import (
 	"apr/device/dry"
 )
 
-// Experts says for which split of tokens over experts a step was planned; "" if it has no experts. Which experts are chosen only the
-// device knows, so that its tensors and launches are those of the worst split, the same for each.
+// Experts says for which split of tokens over experts a step was planned; "" if it has no experts. Which experts are
+// chosen only the device knows, so that its tensors and launches are those of the worst split, the same for each.
 func Experts(r *dry.Record) string {
 	type choice struct{ experts, active int }
 	most, order := map[choice]int{}, []choice{}

@@ -1,5 +1,5 @@
-// Package plan turns the record of a dry step into a verdict: what the step needs of a device's memory, whether it fits,
-// how it should be cut so that it does, what it costs.
+// Package plan turns the record of a dry step into a verdict: what the step needs of a device's memory, whether it
+// fits, how it should be cut so that it does, what it costs.
 //
 // It is arithmetic over device/dry's records. Nothing here knows a formula for the size of anything: to know what a
 // setting needs, the step is run dry with it.
@@ -54,8 +54,8 @@ type Plan struct {
 	Record  *dry.Record   `json:"-"`
 }
 
-// LargestBatch is the largest batch size that fits, however the step is cut: one row more does not. Sizes beyond that may fit
-// again where memory does not grow with every row: on a CPU, whose free lists keep classes of sizes.
+// LargestBatch is the largest batch size that fits, however the step is cut: one row more does not. Sizes beyond that
+// may fit again where memory does not grow with every row: on a CPU, whose free lists keep classes of sizes.
 type LargestBatch struct {
 	Size    int  `json:"largest_batch_size"`          // 0: not even 1
 	IsBound bool `json:"largest_batch_size_is_bound"` // Size fits, and nothing larger was looked at

@@ -66,7 +66,8 @@ func TestLargest(t *testing.T) {
 	}
 }
 
-// synthetic is a step whose memory is 100 a row kept in full, 60 without norms, 10 in blocks, and 1 for 4 rows of a chunk.
+// synthetic is a step whose memory is 100 a row kept in full, 60 without norms, 10 in blocks, and 1 for 4 rows of a
+// chunk.
 func synthetic(s Setting) (*dry.Record, error) {
 	perRow := []int64{100, 60, 10}[s.Recompute]
 	return &dry.Record{

@@ -209,7 +209,8 @@ func (i *inspection) checkGrace(context.Context) (verdict, error) {
 	return i.judgeGrace(i.held, fmt.Sprintf("%s at %s/s, measured in %s: %.1f s", cli.Bytes(i.pre.CheckpointBytes()), cli.Bytes(int64(speed)), dir, i.held))
 }
 
-// judgeGrace compares what a stop takes with what a scheduler leaves it. Only a scheduler that kills is a reason to refuse.
+// judgeGrace compares what a stop takes with what a scheduler leaves it. Only a scheduler that kills is a reason to
+// refuse.
 func (i *inspection) judgeGrace(taken float64, how string) (verdict, error) {
 	what := fmt.Sprintf("%s, grace %v", how, i.grace)
 	switch {

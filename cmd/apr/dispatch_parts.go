@@ -15,8 +15,8 @@ import (
 	"apr/s3"
 )
 
-// runParts dispatches --stage precompute: as an array of Slurm or an Indexed Job, whose processes share the shards and find their number in
-// their environment.
+// runParts dispatches --stage precompute: as an array of Slurm or an Indexed Job, whose processes share the shards and
+// find their number in their environment.
 func (d *dispatchOptions) runParts(ctx context.Context, e *cli.Env, job dispatch.Job) (cli.Result, error) {
 	if err := d.checkParts(e.Settings); err != nil {
 		return nil, err

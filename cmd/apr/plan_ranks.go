@@ -13,8 +13,8 @@ import (
 	"apr/plan"
 )
 
-// group returns the ranks that are planned: as many as apr distill would start or join with these flags. --memory describes
-// GPUs of another machine, so this machine's GPUs are not counted then.
+// group returns the ranks that are planned: as many as apr distill would start or join with these flags. --memory
+// describes GPUs of another machine, so this machine's GPUs are not counted then.
 func (p *planOptions) group(e *cli.Env) (distill.Group, error) {
 	g := distill.Group{World: 1, SameBits: p.Deterministic == "world"}
 	elsewhere := p.memory > 0 && p.GPUs != "all" && (p.Backend == "auto" || p.Backend == "cuda")

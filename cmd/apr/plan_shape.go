@@ -35,7 +35,8 @@ func shapePair(shape string) (big, small arch.Config, err error) {
 	return big, small, err
 }
 
-// shapePlan is the JSON of apr plan --shape: without files there are neither outputs nor a probe, so disk and time are not known.
+// shapePlan is the JSON of apr plan --shape: without files there are neither outputs nor a probe, so disk and time are
+// not known.
 type shapePlan struct {
 	Shape          string             `json:"shape"`
 	Verdict        string             `json:"verdict"` // ready, insufficient_memory

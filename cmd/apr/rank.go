@@ -12,8 +12,8 @@ type standing struct {
 	alike []launcher.Alike
 }
 
-// rank asks the environment whether this process is one of several, for a command whose copies would write the same files. It
-// goes on only if it is the only one, and says who said so, and what casts doubt on it.
+// rank asks the environment whether this process is one of several, for a command whose copies would write the same
+// files. It goes on only if it is the only one, and says who said so, and what casts doubt on it.
 func rank(e *cli.Env) (standing, error) {
 	p, err := launcher.Check(e.Getenv)
 	s := standing{Place: p}

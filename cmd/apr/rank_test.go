@@ -10,8 +10,8 @@ import (
 	"apr/internal/contracttest"
 )
 
-// TestRanksDoNotTrainAlone calls every command whose copies would write the same files as one of several ranks, and as one that its
-// launcher contradicts: it refuses, and writes nothing. A world of one is planned.
+// TestRanksDoNotTrainAlone calls every command whose copies would write the same files as one of several ranks, and as
+// one that its launcher contradicts: it refuses, and writes nothing. A world of one is planned.
 func TestRanksDoNotTrainAlone(t *testing.T) {
 	dir := t.TempDir()
 	output := filepath.Join(dir, "out")

@@ -150,9 +150,9 @@ func (o *distillOptions) party(e *cli.Env) (*party, error) {
 	return p, nil
 }
 
-// besideLauncher warns where --rank and --world-size do not fit what the launcher says: then processes on another machine
-// may be training a second student. A launcher that counts machines fits flags that count the ranks of all machines. It
-// does not fit a --rendezvous that only this machine can reach.
+// besideLauncher warns where --rank and --world-size do not fit what the launcher says: then processes on another
+// machine may be training a second student. A launcher that counts machines fits flags that count the ranks of all
+// machines. It does not fit a --rendezvous that only this machine can reach.
 func (o *distillOptions) besideLauncher(e *cli.Env) (s standing) {
 	place, _ := launcher.Check(e.Getenv) // more ranks than one are refused there, and asked for here
 	here := meetsHere(o.Rendezvous)
@@ -178,7 +178,8 @@ func (o *distillOptions) besideLauncher(e *cli.Env) (s standing) {
 	return s
 }
 
-// meetsHere reports whether only ranks of this machine can meet at an address: a loopback one, or a folder for temporary files.
+// meetsHere reports whether only ranks of this machine can meet at an address: a loopback one, or a folder for
+// temporary files.
 func meetsHere(rendezvous string) bool {
 	if folder, ok := strings.CutPrefix(rendezvous, "file:"); ok {
 		rel, err := filepath.Rel(os.TempDir(), filepath.Clean(strings.TrimPrefix(folder, "//")))

@@ -143,7 +143,8 @@ func TestWhichRanks(t *testing.T) {
 	}
 }
 
-// The command warns if --world-size counts the ranks of one machine while the launcher counts the ranks of all machines.
+// The command warns if --world-size counts the ranks of one machine while the launcher counts the ranks of all
+// machines.
 func TestFlagsBesideALauncher(t *testing.T) {
 	const h, here = "h:1", "127.0.0.1:1"
 	for _, tt := range []struct{ env, meet, says string }{

@@ -1,6 +1,6 @@
-// Package dispatch starts a command elsewhere: as a process of its own on this machine, on a host by ssh, as a batch job of
-// Slurm, or as a Job or a JobSet of Kubernetes. It renders what is submitted (a script, a manifest) and hands it to the
-// system's own programs.
+// Package dispatch starts a command elsewhere: as a process of its own on this machine, on a host by ssh, as a batch
+// job of Slurm, or as a Job or a JobSet of Kubernetes. It renders what is submitted (a script, a manifest) and hands it
+// to the system's own programs.
 //
 //	Job ──SSHScript──▶ ssh HOST sh -s        prints the process id
 //	    ──SlurmScript──▶ sbatch --parsable   prints the job's id
@@ -8,8 +8,9 @@
 //	    ──Start──▶ a process with a session of its own
 //
 // Caveats. ssh, scp, sbatch and kubectl are whatever PATH finds. Text never passes two shells: scripts travel on stdin,
-// arguments in them stand in single quotes, and text with control characters is refused, not quoted. The job's environment
-// is what Env says; secrets are the host's own business and are taken out of what the submitting programs inherit.
+// arguments in them stand in single quotes, and text with control characters is refused, not quoted. The job's
+// environment is what Env says; secrets are the host's own business and are taken out of what the submitting programs
+// inherit.
 package dispatch
 
 import (
@@ -40,8 +41,8 @@ type Job struct {
 	Image string // of Kubernetes
 	Claim string // PersistentVolumeClaim mounted at Dir; of Kubernetes
 
-	// Parts is how many processes share the work: elements of an array, or pods of a Job, each of which finds its number in its environment
-	// and may be started again as it is. 0: one run, which goes on where it was cut off.
+	// Parts is how many processes share the work: elements of an array, or pods of a Job, each of which finds its number
+	// in its environment and may be started again as it is. 0: one run, which goes on where it was cut off.
 	Parts  int
 	Secret string // whose keys are variables of the pods; of Kubernetes
 
@@ -140,8 +141,8 @@ fi
 // seconds rounds up.
 func seconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
 
-// Line is a command with its environment, as it could be typed: words stay bare where nothing in them means anything to a
-// shell.
+// Line is a command with its environment, as it could be typed: words stay bare where nothing in them means anything to
+// a shell.
 func Line(env, command []string) string {
 	var out []string
 	for _, s := range append(append([]string{}, env...), command...) {

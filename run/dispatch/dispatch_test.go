@@ -26,7 +26,8 @@ var hostile = []string{
 	"a b", "it's", `say "hi"`, "$(touch gone)", "`touch gone`", "${HOME}", "$$", "$(HOME)", "a;touch gone", "a&b|c>d", "*", "~", "-rf", "--", `back\slash`, `\`, "%j", "ü–✓", "", "#SBATCH",
 }
 
-// lay makes a folder with programs of the given texts on a PATH of its own, and makes it the working directory's parent.
+// lay makes a folder with programs of the given texts on a PATH of its own, and makes it the working directory's
+// parent.
 func lay(t *testing.T, programs map[string]string) (dir string) {
 	t.Helper()
 	dir = t.TempDir()

@@ -27,8 +27,8 @@ func Available(name string) error {
 // secrets are variables that no job inherits: sbatch, for one, hands its environment to the job.
 var secrets = []string{"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HUGGINGFACE_TOKEN", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"}
 
-// Without returns an environment without secrets, and without what makes this process one of several ranks: the job is none of
-// them, and sbatch hands on all it finds.
+// Without returns an environment without secrets, and without what makes this process one of several ranks: the job is
+// none of them, and sbatch hands on all it finds.
 func Without(environ []string) []string {
 	return slices.DeleteFunc(launcher.Without(environ), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
@@ -39,8 +39,8 @@ func Without(environ []string) []string {
 // longest is how long a submitting program may take.
 const longest = 2 * time.Minute
 
-// Submit runs a program of the system with a text on stdin and returns what it prints. Its failure is a fault: 255 of ssh
-// and scp is the network's, 3, 7 and 9 of a script are what they are of this program.
+// Submit runs a program of the system with a text on stdin and returns what it prints. Its failure is a fault: 255 of
+// ssh and scp is the network's, 3, 7 and 9 of a script are what they are of this program.
 func Submit(ctx context.Context, argv []string, stdin string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, longest)
 	defer cancel()

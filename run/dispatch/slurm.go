@@ -14,10 +14,10 @@ func (j Job) Sbatch() []string {
 	return args
 }
 
-// SlurmScript is a batch script. Slurm sends USR1 to its shell Grace before the time is up; the shell passes it on to the
-// command, which writes a checkpoint and exits 20, and puts the job back into the queue, where it goes on from there. Other
-// signals are passed on as well, and end the job. Ranks on several nodes are the tasks of one step, to which srun
-// passes signals on.
+// SlurmScript is a batch script. Slurm sends USR1 to its shell Grace before the time is up; the shell passes it on to
+// the command, which writes a checkpoint and exits 20, and puts the job back into the queue, where it goes on from
+// there. Other signals are passed on as well, and end the job. Ranks on several nodes are the tasks of one step, to
+// which srun passes signals on.
 func (j Job) SlurmScript() string {
 	var b strings.Builder
 	say := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
@@ -78,8 +78,8 @@ func (j Job) slurmOptions() []string {
 	return options
 }
 
-// SlurmLog is the file that the job's output goes to, in Dir: Slurm makes no folder for it. %a is the number of an array's
-// element.
+// SlurmLog is the file that the job's output goes to, in Dir: Slurm makes no folder for it. %a is the number of an
+// array's element.
 func (j Job) SlurmLog() string {
 	if j.Parts > 0 {
 		return j.Ticket + "-%a.log"

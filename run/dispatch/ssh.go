@@ -27,8 +27,8 @@ func (j Job) SCP(binary, name string) ([]string, error) {
 	return []string{"scp", "-q", "-p", "-o", "BatchMode=yes", "--", binary, j.Host + ":" + strings.TrimSuffix(j.Dir, "/") + "/" + name}, nil
 }
 
-// SSHScript checks what only the host knows (files, program, disk), starts the command so that it outlives the connection,
-// and prints its process id. It exits with the code of what is missing: 3, 7 or 9.
+// SSHScript checks what only the host knows (files, program, disk), starts the command so that it outlives the
+// connection, and prints its process id. It exits with the code of what is missing: 3, 7 or 9.
 func (j Job) SSHScript() string {
 	var b strings.Builder
 	say := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
