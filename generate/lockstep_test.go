@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"path/filepath"
 	"testing"
 
 	"apr/device"
@@ -203,4 +204,44 @@ func TestTogetherRefuses(t *testing.T) {
 		t.Errorf("%d rows where there is room, want all", n)
 	}
 	contracttest.Cases(t, 5)
+}
+
+// TestFamiliesTogether: of every family that can be extended in lock-step, drawn tokens have the probabilities that are
+// told, behind prompts that are read several positions at a time.
+func TestFamiliesTogether(t *testing.T) {
+	const capacity, rows = model.PromptPositions + 8, 4
+	tried := 0
+	for _, dir := range families(t) {
+		dev := modeltest.CPU(t, cpu.Options{})
+		m := modeltest.On(t, dev, modeltest.Open(t, dir))
+		s := dev.NewStream()
+		if m.Config.MaxPositions < capacity || m.InStep(capacity) != "" {
+			continue
+		}
+		tried++
+		rng := rand.New(rand.NewPCG(11, 4))
+		var requests []generate.Request
+		for i := range rows - 1 {
+			prompt := make([]int32, model.PromptPositions+2+i)
+			for j := range prompt {
+				prompt[j] = rng.Int32N(int32(m.Config.Vocab))
+			}
+			o := generate.Options{Temperature: 1, Seed: 7, MaxTokens: 3, Never: []int32{1}}
+			requests = append(requests, generate.Request{Prompt: prompt, Options: o, Sample: i})
+		}
+		w := generate.NewTogether(m, s, rows, capacity, m.Config.Vocab)
+		texts, err := w.Write(t.Context(), requests)
+		if err != nil {
+			t.Fatalf("%s: %v", dir, err)
+		}
+		w.Free()
+		t.Run(filepath.Base(dir), func(t *testing.T) {
+			for i, text := range texts {
+				checkProbabilities(t, m, s, requests[i], text)
+			}
+		})
+	}
+	if tried < 15 {
+		t.Errorf("%d families", tried)
+	}
 }
