@@ -85,10 +85,12 @@ func (g *gotool) test(ctx context.Context, pkg string, tags, names []string, ove
 	if len(tags) > 0 {
 		args = append(args, "-tags="+strings.Join(tags, ","))
 	}
+	var env []string
 	if overlay != "" {
 		args = append(args, "-overlay="+overlay)
+		env = []string{"APR_EMULATOR_OVERLAY=" + overlay} // sources that the go command does not compile
 	}
-	stdout, stderr, timedOut, err := g.run(ctx, limit+buildTime, nil, g.bin, append(args, localPackage(pkg))...)
+	stdout, stderr, timedOut, err := g.run(ctx, limit+buildTime, env, g.bin, append(args, localPackage(pkg))...)
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}

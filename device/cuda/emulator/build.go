@@ -96,7 +96,11 @@ func newBuilder(more []string) (*builder, error) {
 		user = os.TempDir()
 	}
 	b.cache = filepath.Join(user, "apr", "emulator")
-	return b, os.MkdirAll(b.cache, 0o755)
+	if err := os.MkdirAll(b.cache, 0o755); err != nil {
+		return nil, err
+	}
+	b.kernels, err = b.overlaid()
+	return b, err
 }
 
 // moduleRoot returns the folder of go.mod, at or above the working directory.

@@ -28,6 +28,9 @@
 //	APR_EMULATOR_FAIL                calls that fail: "cuMemAlloc_v2:3=2,cublasLtMatmulAlgoGetHeuristic:*=15" is the third
 //	                                 allocation and every heuristic; errors that lose the device do lose it
 //
+// Build compiles the kernels of the module, or what APR_EMULATOR_OVERLAY replaces them by: a file as -overlay of the go
+// command reads it.
+//
 // Caveats. Kernels for compute capability 9.0 alone, *_sm90.cu, are left out unless they are declared emulated, but for attention in kernel tests: hopper.h computes products
 // where they are started, so that a missing wait is not seen. Approximations are exact functions, and sums
 // of tensor-core products are rounded differently from a GPU's. Kernels are compiled without fused products where their

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"apr/internal/contracttest"
 	"apr/internal/near"
 	"apr/internal/ref"
 	"apr/tensor"
@@ -67,6 +68,7 @@ func TestProject(t *testing.T) {
 					near.Check(t, fmt.Sprintf("row %d of %d, %d ids", r, rows, teacher), got.Row(v), want.Row(r), 2e-5)
 				}
 				checkFault(t, l, 0, 0, 0)
+				contracttest.Cases(t, rows)
 			}
 		}
 	})
