@@ -23,6 +23,7 @@ type Estimate struct {
 	Experts       string          `json:"experts,omitempty"` // for which split of tokens over experts
 	Backend       teacher.Backend `json:"teacher_backend"`
 	BackendReason string          `json:"teacher_backend_reason"`
+	RowsAhead     string          `json:"rows_ahead,omitempty"` // where rows of --on-policy-lag 1 are written
 	Candidates    []*Candidate    `json:"candidates"`
 	Steps         int             `json:"steps"`
 	TokensPerStep int             `json:"tokens_per_step"`
@@ -156,6 +157,12 @@ func (e *Estimate) describe(k *Candidate) {
 	e.Memory, e.Costs, e.Setting = k.plan.Memory, k.plan.Costs, k.Setting
 	if k.plan.Record != nil {
 		e.Experts = plan.Experts(k.plan.Record)
+	}
+	switch {
+	case k.ahead && k.before == "":
+		e.RowsAhead = "written beside the step"
+	case k.ahead:
+		e.RowsAhead = "written before the step: " + k.before
 	}
 }
 

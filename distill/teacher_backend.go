@@ -37,6 +37,7 @@ type Candidate struct {
 	lessons []*dry.Record // a teaching rank's pass: of each section, or of the whole teacher
 	err     error         // the plan's refusal
 	before  string        // why rows with a lag are written before the step; empty: they are written beside it
+	ahead   bool          // there are such rows, and plans can be made for the device
 }
 
 // Choice of a backend: all candidates, the chosen one and why.
@@ -208,6 +209,7 @@ func (in *inputs) planCandidate(c Config, k *Candidate, planned dry.Planned) err
 		if d.Form.HostLayers {
 			d.GroupRows = k.Rows
 		}
+		k.ahead = true
 		p, k.before, err = d.planQueue(p)
 	}
 	k.plan, k.Verdict, k.Memory, k.Setting = p, p.Verdict, &p.Memory, p.Setting.String()

@@ -273,6 +273,9 @@ func (r *planResult) Text(p *cli.Page) {
 		}
 		pairs = append(pairs, "teacher logits", text+r.LogitsReason)
 	}
+	if r.RowsAhead != "" {
+		pairs = append(pairs, "rows ahead", r.RowsAhead)
+	}
 	pairs = append(pairs, r.control()...)
 	p.Printf("\n")
 	p.Wrapped(pairs...)
