@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -328,7 +329,17 @@ func (o *benchOptions) plan(dev *opened, m benchModels, vocab int) (plan.Plan, e
 	} else if dev.gpu == nil {
 		choice.Recompute = []model.Recompute{model.RecomputeNone}
 	}
-	return o.dryRun(dev, m, vocab).PlanTeacher(choice, &o.teacherRows)
+	d, n := o.dryRun(dev, m, vocab), o.group.world
+	if n > 1 { // rows of all ranks, each of which holds what it exchanges
+		d.Ranks = distill.Group{World: n}
+		choice.BatchSize *= n
+	}
+	p, err := d.PlanTeacher(choice, &o.teacherRows)
+	if err != nil && n > 1 {
+		err = fmt.Errorf("all %d ranks: %w", n, err)
+	}
+	p.BatchSize = o.batchSize
+	return p, err
 }
 
 // dryRun describes the step.
