@@ -55,10 +55,8 @@ func TestFewRowSpeed(t *testing.T) {
 	}
 	passes := map[int]float64{}
 	for _, n := range []int{1, 2, 4, 8, 16, 32, 64} {
-		alone := 0.0
-		passes[n], alone = passMilliseconds(t, d, m, n)
-		t.Logf("a pass of %2d positions %.3f ms, %.2f times one, waited for %.3f ms",
-			n, passes[n], passes[n]/passes[1], alone)
+		passes[n] = passMilliseconds(t, d, m, n)
+		t.Logf("a pass of %2d positions %.3f ms, %.2f times one", n, passes[n], passes[n]/passes[1])
 	}
 	row("ms of a pass of 64 positions, 7B q4_k_m", passes[64], 4)
 	for _, n := range []int{2, 4, 8} {
@@ -67,26 +65,22 @@ func TestFewRowSpeed(t *testing.T) {
 	row("ms to the first token of a prompt of 64, 7B q4_k_m", firstToken(t, d, m), 6)
 }
 
-// passMilliseconds returns the median time of passes of n positions, which the host queues without waiting, and that of
-// a pass that it waits for, and shows the operations of one. As in a generation each pass writes its keys elsewhere
-// than the one before.
-func passMilliseconds(t *testing.T, d *cuda.Device, m *model.Model, n int) (queued, alone float64) {
+// passMilliseconds returns the median time of passes of n positions, which the host queues without waiting, and shows the operations of one.
+func passMilliseconds(t *testing.T, d *cuda.Device, m *model.Model, n int) float64 {
 	t.Helper()
 	const rounds, passes = 7, 20
 	s := d.NewStream()
-	cache := m.NewCache(n + 1)
+	cache := m.NewCache(n)
 	hidden, ids := d.Alloc("hidden", device.Activations, tensor.BF16, 1, m.Config.Hidden), d.Alloc("ids", device.Batch, tensor.I32, n, 1)
 	defer func() { cache.Free(d); d.Free(hidden, ids) }()
 	s.UploadInts(ids, make([]int32, n))
-	made := 0
-	pass := func() { made++; cache.Assume(made % 2); m.Extend(s, hidden, cache, ids) }
+	pass := func() { cache.Reset(); m.Extend(s, hidden, cache, ids) }
 	wait := func() {
 		if _, err := s.Wait(context.Background()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	var all, each []float64
-	before := d.Stats()
+	var all []float64
 	for range rounds {
 		pass()
 		wait()
@@ -96,15 +90,6 @@ func passMilliseconds(t *testing.T, d *cuda.Device, m *model.Model, n int) (queu
 		}
 		wait()
 		all = append(all, 1e3*time.Since(start).Seconds()/passes)
-		start = time.Now()
-		pass()
-		wait()
-		each = append(each, 1e3*time.Since(start).Seconds())
-	}
-	if st := d.Stats(); st.Graphs > before.Graphs {
-		graphs := float64(st.Graphs - before.Graphs)
-		t.Logf("%2d positions: %.0f graphs, of each %.1f kernels set, %.3f ms of the host", n, graphs,
-			float64(st.GraphSets-before.GraphSets)/graphs, float64(st.GraphNanos-before.GraphNanos)/graphs/1e6)
 	}
 	d.StartProfile()
 	pass()
@@ -117,8 +102,7 @@ func passMilliseconds(t *testing.T, d *cuda.Device, m *model.Model, n int) (queu
 		t.Logf("%2d positions: %-36s %3d calls %8.4f ms", n, st.Op, st.Calls, 1e3*st.Time.Seconds())
 	}
 	slices.Sort(all)
-	slices.Sort(each)
-	return all[rounds/2], each[rounds/2]
+	return all[rounds/2]
 }
 
 // firstToken returns the median of milliseconds to the first token after a prompt of 64; the first one, which puts the matrices into tiles

@@ -234,22 +234,14 @@ func (m *Model) extend(s device.Stream, dst device.Tensor, c *Cache, ids device.
 	}
 }
 
-// replayed is up to how many positions of a pass are given to the device as one launch: of more, kernels take so long
-// that the host, which makes their launches one by one, is ahead of them.
-const replayed = 64
-
-// replay runs the layers of a pass of n positions as one launch, if the device can and the pass is short. Of two passes
-// the operations differ in addresses and sizes only: where keys go, how many there are, between which two places a
-// state alternates.
+// replay runs the layers of a single position as one launch, if the device can.
 func (c *Cache) replay(s device.Stream, n int, layers func()) {
 	r, ok := s.(device.Replayer)
-	if !ok || n > replayed {
+	if !ok || n > 1 {
 		layers()
 		return
 	}
-	if n == 1 {
-		c.replayer = r
-	}
+	c.replayer = r
 	r.Replay(layers)
 }
 

@@ -36,17 +36,12 @@ type replays struct {
 
 	// Of the device's thread alone.
 	graphs []*graph // the latest launched last
-	before [][]node // of the latest mostBefore collections that were launched one by one
+	before [][]node // of the latest collections that were launched one by one: two, since products may alternate between two places
 	off    string   // why graphs are not used any more; empty: they are
 }
 
-const (
-	// mostGraphs are kept: of a model and of its draft, for one position with and without shared-out keys, and for the
-	// two kinds of products that a pass over proposals and one over a short prompt have.
-	mostGraphs = 8
-	// mostBefore: products may alternate between two places, and passes over one position with those over several.
-	mostBefore = 4
-)
+// mostGraphs are kept: layers with and without shared-out keys, of a model and of its draft.
+const mostGraphs = 4
 
 // recording are the operations of a Replay.
 type recording struct {
@@ -177,7 +172,7 @@ func (d *Device) replay(t *driver.Thread, rec *recording) {
 	case slices.ContainsFunc(r.before, func(b []node) bool { return alike(b, nodes) }):
 		err = d.capture(t, rec, nodes)
 	default:
-		r.before = append(r.before[max(0, len(r.before)-mostBefore+1):], nodes)
+		r.before = append(r.before[max(0, len(r.before)-1):], nodes)
 		d.oneByOne(t, rec, "")
 		return
 	}
