@@ -34,9 +34,6 @@ type Exchanger interface {
 	// SendGradients begins ReduceGradients of some parameters beside what is queued from now on. Their gradients are
 	// complete: until Arrive nothing may read or write them. What was sent is added in the order of calls.
 	SendGradients(params []*Param)
-	// GatherRows begins to give every rank the rows of t that the others have, F32 or BF16 without gaps: rows
-	// [r·n,(r+1)·n) of t [W·n, h] are rank r's. Until Arrive nothing may read or write t.
-	GatherRows(t Tensor)
 	// GatherWeights: every Weight ← what the ranks that keep its elements have, after AdamW, beside what is queued from
 	// now on. An operation that reads such a Weight waits for it by itself.
 	GatherWeights(params []*Param)
@@ -80,13 +77,6 @@ type Passer interface {
 func CheckPass(x Tensor) {
 	if x.IsZero() || x.DType != tensor.F32 && x.DType != tensor.BF16 || !x.Dense() {
 		panic("device: Pass: a tensor is not float32 or bfloat16 without gaps")
-	}
-}
-
-// CheckGatherRows checks a call of GatherRows on one of world ranks.
-func CheckGatherRows(t Tensor, world int) {
-	if t.IsZero() || t.DType != tensor.F32 && t.DType != tensor.BF16 || !t.Dense() || t.Rows%world != 0 {
-		panic("device: GatherRows: a tensor is not float32 or bfloat16 without gaps, with as many rows of each rank")
 	}
 }
 

@@ -84,9 +84,6 @@ type shared struct {
 
 	entropy float64
 	known   bool
-
-	rows, ids device.Tensor // of sendRows
-	lacking   int           // rows that the gradient of the embedding lacks
 }
 
 // partial are the sums over some rows of a step.
@@ -308,7 +305,6 @@ func buckets(params []*device.Param, f func(some []*device.Param, elements int) 
 func (t *Trainer) sumGradients() error {
 	if t.overlaps() { // they are on their way
 		t.stream.(device.Exchanger).Arrive()
-		t.addRows()
 		return nil
 	}
 	if t.Ranks.Joined {

@@ -18,7 +18,6 @@ import (
 	"apr/device/cuda"
 	"apr/device/dry"
 	"apr/internal/contracttest"
-	"apr/internal/near"
 	"apr/model"
 	"apr/plan"
 	"apr/teacher"
@@ -31,7 +30,6 @@ type gpuRank struct {
 	planned            *dry.Record
 	prepared, finished cuda.Stats
 	held               map[device.Component]int64
-	apart              int // rows of the embedding's gradient that travelled apart in a step, at most
 }
 
 // onGPUs trains a student on an emulated GPU for each rank of g, prepared as the plan says.
@@ -102,7 +100,6 @@ func (own *gpuRank) train(d *cuda.Device, comm collective.Comm, te *teacher.Resi
 	}
 	own.finished = d.Stats()
 	_, own.held = d.Memory()
-	own.apart = tr.shared.rows.Rows
 	for _, p := range m.Params() {
 		for _, k := range []device.Companion{device.OfValue, device.OfM, device.OfV} {
 			at := p.Companion(k)
@@ -132,7 +129,7 @@ func (own *gpuRank) train(d *cuda.Device, comm collective.Comm, te *teacher.Resi
 func TestCUDAPlanOfRanks(t *testing.T) {
 	openEmulator(t)
 	t.Setenv("APR_EMULATOR_DEVICES", "8")
-	for _, g := range []Group{{World: 2}, {World: 3}, {World: 2, SameBits: true}, {World: 4, SameBits: true}} {
+	for _, g := range []Group{{World: 3}, {World: 2, SameBits: true}, {World: 4, SameBits: true}} {
 		t.Run(fmt.Sprint(g.World, g.SameBits), func(t *testing.T) {
 			b := unevenBatch()
 			s := plan.Setting{BatchSize: b.Rows, MicroRows: 2, ChunkRows: 1024}
@@ -157,37 +154,6 @@ func TestCUDAPlanOfRanks(t *testing.T) {
 				t.Errorf("ranks plan for different amounts: %v", totals)
 			}
 		})
-	}
-}
-
-// Two and four GPUs make the gradient of one, with a tied embedding whose last rows travel apart from the head's
-// gradient: to 1e-5 of each tensor in the first moments after a step, where a rank has micro-batches of which the last
-// has no target, and where tokens of several ranks are alike. Where a rank has no target at all nothing travels apart.
-func TestCUDARanksDoNotChangeTheGradient(t *testing.T) {
-	openEmulator(t)
-	t.Setenv("APR_EMULATOR_DEVICES", "4")
-	n := unevenBatch().SeqLen
-	early := unevenBatch() // of rank 1 of 2 row 5 is the last with a target
-	clear(early.Mask[7*n:])
-	copy(early.Tokens[5*n:6*n], early.Tokens[3*n:]) // which are the tokens of rank 0's
-	half := unevenBatch()
-	clear(half.Mask[4*n:])
-	s := plan.Setting{BatchSize: early.Rows, MicroRows: 1, ChunkRows: 1024}
-	for _, c := range []struct {
-		world int
-		batch corpus.Batch
-		apart int
-	}{{4, unevenBatch(), 4 * n}, {2, early, 2 * n}, {2, half, 0}} {
-		contracttest.Cases(t, 1)
-		batches := []corpus.Batch{c.batch}
-		one := onGPUs(t, Group{World: 1}, pairConfig(), s, batches)[0]
-		many := onGPUs(t, Group{World: c.world}, pairConfig(), s, batches)[0]
-		if many.apart != c.apart {
-			t.Errorf("%d GPUs: %d rows travelled apart, expected %d", c.world, many.apart, c.apart)
-		}
-		for i := 1; i < len(one.state); i += 4 {
-			near.CheckL2(t, fmt.Sprintf("%d GPUs: first moment %d", c.world, i/4), many.state[i], one.state[i], 1e-5)
-		}
 	}
 }
 

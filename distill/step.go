@@ -74,7 +74,6 @@ func (t *Trainer) Free() {
 	if t.spans != nil {
 		t.spans.free()
 	}
-	t.freeRows()
 	if a, ok := t.Teacher.(interface{ Free() }); ok { // what it keeps beside its model
 		a.Free()
 	}
@@ -199,7 +198,7 @@ func (t *Trainer) gradientsTo(send *sender, b corpus.Batch, n int) error {
 		case m.Hi == m.Lo: // without targets it adds nothing
 		case i == last && send != nil:
 			if err = send.begin(); err == nil {
-				t.micro(m, send)
+				t.micro(m, send.complete)
 				send.rest()
 			}
 		case len(t.batch.Routed) > 0: // what the teacher does for it depends on its rows
@@ -247,8 +246,8 @@ func (t *Trainer) scalars() device.Scalars {
 	return sc
 }
 
-// micro adds one micro-batch's gradient, which send sends while it is computed. send may be nil.
-func (t *Trainer) micro(m model.MicroBatch, send *sender) {
+// micro adds one micro-batch's gradient. complete, if it is not nil, is Saved.Complete.
+func (t *Trainer) micro(m model.MicroBatch, complete func([]*device.Param)) {
 	s := t.stream
 	s.Phase(device.PhaseForward)
 	if t.Ranks.Joined { // weights of the step before were on their way while the teacher computed
@@ -283,7 +282,7 @@ func (t *Trainer) micro(m model.MicroBatch, send *sender) {
 	if t.Maps != nil {
 		saved.AtAttention = t.Maps.guides(s, t.Teacher.(teacher.Maps), m)
 	}
-	saved.Complete, saved.AtEmbedding = send.hooks()
+	saved.Complete = complete
 	t.Student.Backward(s, saved, dHidden)
 	if !m.Keep.IsZero() {
 		s.Release(dHidden)

@@ -49,24 +49,17 @@ func (m *Model) Backward(s device.Stream, v *Saved, dHidden device.Tensor) {
 	if f := m.Config.EmbedScale; f != 1 {
 		s.Scale(g.dx, g.dx, f)
 	}
-	switch {
-	case m.embed.param == nil:
-	case v.AtEmbedding != nil:
-		v.AtEmbedding(g.dx)
-	default:
+	if m.embed.param != nil {
 		s.EmbedBackward(m.embed.param.Grad, v.tokens.IDs, g.dx)
 	}
 	complete()
 	g.w.release()
 }
 
-// Embedding returns the embedding, or nil if it is not trained.
-func (m *Model) Embedding() *device.Param { return m.embed.param }
-
 // Completion returns all parameters in the order in which a step's last backward pass completes their gradients: what
 // the head and the final norm have, what each layer has from the last to the first, and then the rest, with a tied
-// embedding. Apart from the rows that tokens take (Saved.AtEmbedding), the embedding is complete with the head.
-func (m *Model) Completion(apart bool) [][]*device.Param {
+// embedding.
+func (m *Model) Completion() [][]*device.Param {
 	n := len(m.layers)
 	all, seen := make([][]*device.Param, n+2), map[*device.Param]bool{}
 	for _, p := range m.parts {
@@ -78,7 +71,7 @@ func (m *Model) Completion(apart bool) [][]*device.Param {
 		switch {
 		case p.Layer >= 0:
 			at = n - p.Layer
-		case p.Role == arch.Head || p.Name == finalNorm || apart && p.Param == m.embed.param:
+		case p.Role == arch.Head || p.Name == finalNorm:
 			at = 0
 		}
 		all[at] = append(all[at], p.Param)
@@ -91,7 +84,7 @@ func (v *Saved) completing(m *Model) func() {
 	if v.Complete == nil {
 		return func() {}
 	}
-	rest := m.Completion(v.AtEmbedding != nil)
+	rest := m.Completion()
 	return func() {
 		v.Complete(rest[0])
 		rest = rest[1:]

@@ -78,10 +78,6 @@ type Saved struct {
 	// Complete, if it is not nil, is called by Backward with parameters whose gradients nothing will change any more: with
 	// those of Model.Completion, one element after the other.
 	Complete func(params []*device.Param)
-
-	// AtEmbedding, if it is not nil, is called by Backward instead of adding dx [n, h], the gradient over the rows of the
-	// embedding that the tokens took, to the embedding's gradient. That is complete with the head then.
-	AtEmbedding func(dx device.Tensor)
 }
 
 // ReleaseTo gives the kept activations back.

@@ -37,7 +37,7 @@ type travels struct {
 	from, done [kindsOfTravel]driver.Event
 
 	away [kindsOfTravel][]*buffer // of calls since the last Arrive
-	held []func()                 // with late: what Arrive is to send
+	held []*device.Param          // with late: gradients to be sent by Arrive
 	turn int                      // of weights
 }
 
@@ -119,42 +119,14 @@ func (s *Stream) SendGradients(params []*device.Param) {
 		s.athome("SendGradients", b)
 		s.touched(b)
 	}
-	v.depart(func() { s.reduceBeside(params) })
+	if v.late {
+		v.held = append(v.held, params...)
+	} else {
+		s.reduceBeside(params)
+	}
 	for _, p := range params {
 		v.leaves(gradientsTravel, p.Grad.Buf.(*buffer))
 	}
-}
-
-// depart sends at once, or with late when Arrive is called.
-func (v *travels) depart(send func()) {
-	if v.late {
-		v.held = append(v.held, send)
-	} else {
-		send()
-	}
-}
-
-// GatherRows begins to give every rank the rows of t that the others have.
-func (s *Stream) GatherRows(t device.Tensor) {
-	if s.failed() {
-		return
-	}
-	g := s.dev.group
-	device.CheckGatherRows(t, g.world)
-	b := t.Buf.(*buffer)
-	s.athome("GatherRows", b)
-	s.touched(b)
-	g.travels.depart(func() {
-		o := s.begin("GatherRows")
-		if o == nil {
-			return
-		}
-		o.beside(gradientsTravel, &g.travels.from[gradientsTravel], func(g *group, th *driver.Thread) error {
-			return g.gather(th, mat(t), t.Rows/g.world*t.Cols, g.travels.stream)
-		})
-		o.end()
-	})
-	g.travels.leaves(gradientsTravel, b)
 }
 
 // leaves notes that b is away.
@@ -232,10 +204,9 @@ func (s *Stream) GatherWeights(params []*device.Param) {
 // Arrive lets what is queued from now on wait for all that was sent and gathered.
 func (s *Stream) Arrive() {
 	v := &s.dev.group.travels
-	held := v.held
-	v.held = nil
-	for _, send := range held {
-		send()
+	if held := v.held; len(held) > 0 {
+		v.held = nil
+		s.reduceBeside(held)
 	}
 	var kinds [kindsOfTravel]bool
 	for kind, all := range v.away {

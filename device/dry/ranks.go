@@ -64,13 +64,6 @@ func (s *Stream) ReduceGradients(tree bool, params []*device.Param) {
 // SendGradients is ReduceGradients: gradients travel where they lie.
 func (s *Stream) SendGradients(params []*device.Param) { s.sends(params) }
 
-// GatherRows counts what a gather of the rows of all ranks sends, among gradients.
-func (s *Stream) GatherRows(t device.Tensor) {
-	world := max(1, s.dev.target.Share.World)
-	device.CheckGatherRows(t, world)
-	s.dev.exchange.Gradients += float64(t.Rows) * float64(t.DType.RowBytes(t.Cols)) * s.dev.others()
-}
-
 // GatherWeights counts what a gather of the weights that products read sends.
 func (s *Stream) GatherWeights(params []*device.Param) {
 	for _, p := range params {
