@@ -31,14 +31,13 @@ func (m *Model) InStep(capacity int) string { return m.Rewinds(capacity) }
 
 // NewLockstep reserves the keys and values of rows sequences of up to capacity positions. InStep allows it.
 //
-// Passes over few rows are given to a device.Replayer as one launch. Those over many take longer than their launches,
-// so that the device had better begin with the first of them; but beside another device, launches may wait for those of
-// the other.
+// Where another stream's launches stand beside its own, a pass is given to a device.Replayer as one launch, which waits
+// for those of the other once. Alone it is not: to set the arguments that differ takes longer than launches do.
 func (m *Model) NewLockstep(rows, capacity int) *Lockstep {
 	if why := m.InStep(capacity); why != "" {
 		panic("model: no lock-step with " + why)
 	}
-	c := &Lockstep{m: m, rows: rows, capacity: capacity, replays: rows <= replayed || m.beside}
+	c := &Lockstep{m: m, rows: rows, capacity: capacity, replays: m.beside}
 	act := m.dev.Info().Activations
 	for i := range m.layers {
 		b := &m.layers[i]
