@@ -88,49 +88,6 @@ func TestCUDAReplay(t *testing.T) {
 	})
 }
 
-// TestCUDAReplayRows: passes of several positions have the bits of single launches, of every family: with states that
-// alternate, windows that begin to hide keys (then attention is another kernel), experts, keys that layers share, and
-// after positions that were forgotten. The last one is a graph, unless a longer sequence has other frequencies, for
-// which all its positions are computed again.
-func TestCUDAReplayRows(t *testing.T) {
-	openEmulator(t)
-	eachFamily(t, func(t *testing.T, f *fixture) {
-		run := func(o cuda.Options) (all [][]float32, graphs, launches int64, again bool) {
-			d, err := cuda.Open(o)
-			must(t, err)
-			defer d.Close()
-			s, m := d.NewStream(), f.frozen(t, d)
-			c := m.NewCache(30)
-			ids := d.Alloc("ids", device.Batch, tensor.I32, 3, 1)
-			hidden := d.Alloc("hidden", device.Activations, d.Info().Activations, 1, f.config.Hidden)
-			for i, n := range []int{3, 3, 3, 2, 3, 3, 3} {
-				s.UploadInts(ids, []int32{f.ids[i], f.ids[0], f.ids[2]})
-				before := d.Stats()
-				m.Extend(s, hidden, c, ids.RowRange(0, n))
-				h := make([]float32, f.config.Hidden)
-				must(t, s.Download(h, hidden))
-				all = append(all, h)
-				after := d.Stats()
-				graphs, launches = after.Graphs-before.Graphs, after.Launches-before.Launches
-				if i == 2 && c.Forgets(n) {
-					c.Forget(n)
-				}
-			}
-			return all, graphs, launches, m.Recomputes(0, c.Len()) > 0
-		}
-		want, _, one, _ := run(cuda.Options{NoGraphs: true})
-		got, graphs, launches, again := run(cuda.Options{})
-		for i := range want {
-			if !equalBits(got[i], want[i]) {
-				t.Errorf("pass %d differs from single launches", i)
-			}
-		}
-		if !again && (graphs != 1 || launches > 10) {
-			t.Errorf("the last pass is %d graphs and %d launches beside, one by one %d", graphs, launches, one)
-		}
-	})
-}
-
 // TestCUDAReplayFails: whatever call for a graph fails, kernels are launched one by one, which is said, and nothing
 // else changes.
 func TestCUDAReplayFails(t *testing.T) {
