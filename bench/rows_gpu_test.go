@@ -65,7 +65,8 @@ func TestFewRowSpeed(t *testing.T) {
 	row("ms to the first token of a prompt of 64, 7B q4_k_m", firstToken(t, d, m), 6)
 }
 
-// passMilliseconds returns the median time of passes of n positions, which the host queues without waiting, and shows the operations of one.
+// passMilliseconds returns the median time of passes of n positions, which the host queues without waiting, and shows
+// the operations of one.
 func passMilliseconds(t *testing.T, d *cuda.Device, m *model.Model, n int) float64 {
 	t.Helper()
 	const rounds, passes = 7, 20

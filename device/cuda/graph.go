@@ -36,7 +36,7 @@ type replays struct {
 
 	// Of the device's thread alone.
 	graphs []*graph // the latest launched last
-	before [][]node // of the latest collections that were launched one by one: two, since products may alternate between two places
+	before [][]node // of the two latest collections launched one by one: products may alternate between two places
 	off    string   // why graphs are not used any more; empty: they are
 }
 
