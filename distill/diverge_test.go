@@ -109,6 +109,17 @@ func TestDivergenceLimit(t *testing.T) {
 		}
 		contracttest.Cases(t, 1)
 	}
+	var uneven trend
+	var all []float64
+	for k := range 250 {
+		all = append(all, float64(5+37*k*k%251))
+		uneven.add(all[k])
+		last := slices.Sorted(slices.Values(all[max(0, len(all)-100):]))
+		if got, want := uneven.limit(3, 0), max(3*last[len(last)/2], 6); got != want {
+			t.Fatalf("after %d uneven losses the limit is %g, want %g", k+1, got, want)
+		}
+		contracttest.Cases(t, 1)
+	}
 }
 
 // Rows differ: an easy first one makes no divergence of those after it, as long as they are not above what knowing
@@ -280,16 +291,19 @@ func TestEachLegHasItsTrend(t *testing.T) {
 	}
 }
 
-// A learning rate that is absurd, with clipping, gives finite losses far above the first: three in a row are exit 21,
-// each named by step, rows and tensor, and nothing is checkpointed among them. With the rule off the run goes on.
+// A learning rate that becomes absurd, with clipping, gives finite losses far above the median: three in a row are exit
+// 21, each named by step, rows and tensor, and nothing is checkpointed among them. With the rule off the run goes on.
 func TestFiniteDivergenceStopsTheRun(t *testing.T) {
 	c := tinyConfig(t)
-	c.LR, c.Steps, c.WarmupSteps, c.MaxLossRatio, c.CheckpointEvery = 3, 12, 0, 3, 1
+	c.LR, c.Steps, c.WarmupSteps, c.MaxLossRatio, c.CheckpointEvery = 3, 20, 20, 2, 1
 	_, q, err := runOnce(t, c, 0, 0)
 	if fault.KindOf(err) != fault.Diverged || !errors.Is(err, ErrDiverged) {
 		t.Fatalf("error %v, want one of kind diverged that was finite", err)
 	}
 	last := len(q.steps) - 1
+	if last+1-maxRefused <= trendStart {
+		t.Errorf("refused after %d steps: the median does not decide yet", last+1-maxRefused)
+	}
 	for _, s := range q.steps {
 		if !s.Finite || s.Diverged != (s.Step > last-maxRefused) {
 			t.Errorf("step %d of %d: finite %v, diverged %v; want the last %d", s.Step, last+1, s.Finite, s.Diverged, maxRefused)
@@ -321,7 +335,7 @@ func TestFiniteDivergenceStopsTheRun(t *testing.T) {
 		t.Errorf("newest checkpoint %s after %d steps, the last %d bad", newest, last+1, maxRefused)
 	}
 	c.Output, c.MaxLossRatio = t.TempDir()+"/off", 0
-	if _, q, err := runOnce(t, c, 0, 0); err != nil || len(q.steps) != 12 {
+	if _, q, err := runOnce(t, c, 0, 0); err != nil || len(q.steps) != c.Steps {
 		t.Errorf("switched off: %d steps, %v", len(q.steps), err)
 	}
 	contracttest.Cases(t, named)

@@ -2,6 +2,7 @@ package distill
 
 import (
 	"context"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -44,6 +45,10 @@ func TestSettingsReachTheStep(t *testing.T) {
 	}
 	loader := textLoader(t, c)
 	for k, record := range records {
+		// By hand: two steps of warm-up to the peak, and from there in thirds to a quarter of it.
+		if want := 3e-3 * []float64{1. / 2, 1, 1, 3. / 4, 1. / 2}[k]; math.Abs(record["lr"].(float64)-want) > 1e-15 {
+			t.Errorf("step %d: learning rate %v, want %g", k, record["lr"], want)
+		}
 		b, err := loader.Next()
 		if err != nil {
 			t.Fatal(err)

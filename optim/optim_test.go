@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"apr/device"
+	"apr/internal/contracttest"
 	"apr/internal/fault"
 	"apr/internal/near"
 	"apr/optim"
@@ -31,6 +32,7 @@ func TestScheduleKnownValues(t *testing.T) {
 	} {
 		s := optim.Schedule{Kind: c.kind, Peak: 2, Warmup: 4, Steps: 12, MinRatio: 0.1}
 		near.CheckRel(t, string(c.kind), []float64{s.At(c.k)}, []float64{c.want}, 1e-9)
+		contracttest.Cases(t, 1)
 	}
 }
 

@@ -229,6 +229,7 @@ func TestAlignedText(t *testing.T) {
 		if int32(best) != want {
 			t.Errorf("row %d gives id %d, the text %d", r, best, want)
 		}
+		contracttest.Cases(t, 1)
 		if sum < 1+1e-9 {
 			certain++
 		}

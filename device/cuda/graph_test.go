@@ -9,6 +9,7 @@ import (
 
 	"apr/device"
 	"apr/device/cuda"
+	"apr/internal/contracttest"
 	"apr/tensor"
 )
 
@@ -110,6 +111,7 @@ func TestReplayAs(t *testing.T) {
 		if !slices.Equal(got, want) {
 			t.Errorf("%s: other values than by single operations", what)
 		}
+		contracttest.Cases(t, 1)
 	}
 	check("the first time", true, 2, false, y)
 	check("made anew, since the bias was copied before", true, 2, false, y)

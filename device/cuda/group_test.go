@@ -15,6 +15,7 @@ import (
 
 	"apr/device"
 	"apr/device/cuda"
+	"apr/internal/contracttest"
 	"apr/internal/fault"
 	"apr/tensor"
 )
@@ -169,6 +170,7 @@ func TestTreeOfRanks(t *testing.T) {
 				if err != nil {
 					t.Errorf("rank %d: %v", r, err)
 				}
+				contracttest.Cases(t, 1)
 			}
 		})
 	}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -120,6 +121,23 @@ func TestLimits(t *testing.T) {
 	}
 	if r := memory("200000000"); r.Exit == 0 {
 		t.Errorf("memory beyond the limit: %+v", r)
+	}
+}
+
+// A program opens as many files at a time as its limit says: paste has all of its files open at once.
+func TestOpenFiles(t *testing.T) {
+	l := DefaultLimits
+	l.Files = 16
+	b := open(t, l)
+	if b == nil {
+		return
+	}
+	for n, within := range map[int]bool{4: true, 20: false} {
+		argv := append([]string{"/usr/bin/paste"}, slices.Repeat([]string{"/usr/lib/os-release"}, n)...)
+		if r := run(t, b, "", argv...); (r.Exit == 0) != within {
+			t.Errorf("%d files of a limit of %d: %+v", n, l.Files, r)
+		}
+		contracttest.Cases(t, 1)
 	}
 }
 
