@@ -1,5 +1,6 @@
-// Trust writes docs/trust.md from the reports of apr contract falsify, one or several of different contracts and the same
-// commit, and from one of a machine with a GPU if there is one. Run it in the root of the module:
+// Trust writes docs/trust.md from the reports of apr contract falsify, the latest of each contract, and from one of a
+// machine with a GPU if there is one. Reports may be of several commits: the table names each contract's. Run it in the
+// root of the module:
 //
 //	go run ./cmd/apr contract falsify --allow-unavailable --json | go run ./tools/trust/main.go [CARD.json] > docs/trust.md
 package main
@@ -28,6 +29,8 @@ type report struct {
 	Prebuilt *struct {
 		Programs []struct{ File, SHA256 string }
 	}
+	until   string // the latest Started
+	several bool   // commits
 }
 
 type contract struct {
@@ -35,6 +38,7 @@ type contract struct {
 	tally
 	mutantTally
 	Checks []check
+	commit string
 }
 
 type tally struct {
@@ -101,53 +105,90 @@ func run(args []string, in io.Reader, w io.Writer) error {
 	return write(here, card, w)
 }
 
-// read returns the sum of the reports in r, which are of one commit and of different contracts.
+// read returns the sum of the reports in r, of which the latest of each contract counts.
 func read(r io.Reader) (*report, error) {
-	var sum *report
-	seen := map[string]bool{}
+	var all []*report
+	latest := map[string]int{}
 	for in := json.NewDecoder(r); in.More(); {
 		rep := &report{}
 		if err := in.Decode(rep); err != nil {
 			return nil, err
 		}
-		for _, c := range rep.Contracts {
-			if seen[c.ID] {
-				return nil, fmt.Errorf("two reports have %s", c.ID)
+		if first := rep; len(all) > 0 {
+			first = all[0]
+			if first.GoVersion != rep.GoVersion || !slices.Equal(first.Devices, rep.Devices) {
+				return nil, fmt.Errorf("reports of different machines: by %s on %q, and by %s on %q",
+					first.GoVersion, first.Devices, rep.GoVersion, rep.Devices)
 			}
-			seen[c.ID] = true
 		}
-		if sum == nil {
-			sum = rep
-			continue
+		for _, c := range rep.Contracts {
+			if i, ok := latest[c.ID]; !ok || all[i].Started < rep.Started {
+				latest[c.ID] = len(all)
+			}
 		}
-		if err := sum.add(rep); err != nil {
-			return nil, err
-		}
+		all = append(all, rep)
 	}
-	if len(seen) == 0 {
+	if len(latest) == 0 {
 		return nil, fmt.Errorf("there is no report of a contract")
 	}
-	return sum, nil
+	return sum(all, latest), nil
 }
 
-// add adds another report's contracts and counts.
-func (r *report) add(o *report) error {
-	if r.Commit != o.Commit || r.GoVersion != o.GoVersion || !slices.Equal(r.Devices, o.Devices) {
-		return fmt.Errorf("reports of different programs: %.12s by %s on %q, and %.12s by %s on %q",
-			r.Commit, r.GoVersion, r.Devices, o.Commit, o.GoVersion, o.Devices)
+// sum adds the contracts of reports of which latest says which report each is taken from.
+func sum(all []*report, latest map[string]int) *report {
+	total := &report{GoVersion: all[0].GoVersion, Devices: all[0].Devices}
+	for i, r := range all {
+		used := false
+		for _, c := range r.Contracts {
+			if latest[c.ID] != i {
+				continue
+			}
+			used = true
+			c.commit = r.Commit[:min(len(r.Commit), 8)]
+			if r.Dirty {
+				c.commit += "+"
+			}
+			total.Contracts = append(total.Contracts, c)
+			total.tally.add(c.tally)
+			total.mutantTally.add(c.mutantTally)
+		}
+		if !used {
+			continue
+		}
+		if total.Started == "" || r.Started < total.Started {
+			total.Started = r.Started
+		}
+		total.until = max(total.until, r.Started)
+		total.Seconds, total.Dirty = total.Seconds+r.Seconds, total.Dirty || r.Dirty
+		if total.Commit == "" || total.Commit == r.Commit {
+			total.Commit = r.Commit
+		} else {
+			total.several = true
+		}
+		if r.Prebuilt != nil {
+			total.Prebuilt = r.Prebuilt
+		}
 	}
-	r.Started, r.Seconds, r.Dirty = min(r.Started, o.Started), r.Seconds+o.Seconds, r.Dirty || o.Dirty
-	r.Contracts = append(r.Contracts, o.Contracts...)
-	r.Upheld += o.Upheld
-	r.Falsified += o.Falsified
-	r.NeedHardware += o.NeedHardware
-	r.NeedSoftware += o.NeedSoftware
-	r.WithoutMutant += o.WithoutMutant
-	r.Doubtful += o.Doubtful
-	r.Mutants += o.Mutants
-	r.Killed += o.Killed
-	r.NotTried += o.NotTried
-	return nil
+	if len(all) == 1 { // of programs built elsewhere mutants are counted once for all contracts
+		total.mutantTally = all[0].mutantTally
+	}
+	slices.SortFunc(total.Contracts, func(a, b contract) int { return strings.Compare(a.ID, b.ID) })
+	return total
+}
+
+func (t *tally) add(o tally) {
+	t.Upheld += o.Upheld
+	t.Falsified += o.Falsified
+	t.NeedHardware += o.NeedHardware
+	t.NeedSoftware += o.NeedSoftware
+	t.WithoutMutant += o.WithoutMutant
+	t.Doubtful += o.Doubtful
+}
+
+func (t *mutantTally) add(o mutantTally) {
+	t.Mutants += o.Mutants
+	t.Killed += o.Killed
+	t.NotTried += o.NotTried
 }
 
 const head = `# What is claimed, and what would show it false
@@ -164,8 +205,9 @@ make gpu-binaries; ONLY=contracts make gpu-test   # the checks that a GPU can ru
 make proofs                                    # all 2³² roundings to bfloat16, and the proofs of z3
 ` + "```" + `
 
-A status is what one invocation found at one commit. FALSIFIED: a check failed. VACUOUS: it matched no test, was skipped,
-was cached, or counted too few cases. SURVIVED: it passes under a mutant. BROKEN: it could not be run to its end.
+A status is what one invocation found at the commit that the row names. FALSIFIED: a check failed. VACUOUS: it matched
+no test, was skipped, was cached, or counted too few cases. SURVIVED: it passes under a mutant. BROKEN: it could not be
+run to its end.
 UNAVAILABLE: the machine lacks what it needs. "Here" is the machine of the second paragraph below, "on a GPU" that of the third:
 checks that run on the emulated GPU here run on the real one there.
 
@@ -242,8 +284,9 @@ func headline(r *report) string {
 
 // contracts is the table of contracts.
 func contracts(out io.Writer, here *report, onCard map[string]contract) {
-	fmt.Fprint(out, "| contract | here | upheld | falsified | need hardware | no mutant | upheld on a GPU | mutants killed | cases | seconds |\n"+
-		"|---|---|---:|---:|---:|---:|---:|---:|---:|---:|\n")
+	fmt.Fprint(out, "| contract | at commit | here | upheld | falsified | need hardware | no mutant | upheld on a GPU "+
+		"| mutants killed | cases | seconds |\n"+
+		"|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|\n")
 	checks, cases, seconds := 0, uint64(0), 0.0
 	upheld, tried := 0, 0 // on a GPU
 	for _, c := range here.Contracts {
@@ -253,16 +296,18 @@ func contracts(out io.Writer, here *report, onCard map[string]contract) {
 			card = fmt.Sprintf("%d of %d", o.Upheld, len(o.Checks))
 			upheld, tried = upheld+o.Upheld, tried+len(o.Checks)
 		}
-		fmt.Fprintf(out, "| %s | %s | %d of %d | %d | %d | %d | %s | %s | %s | %.1f |\n", c.ID, c.Status, c.Upheld, len(c.Checks), c.Falsified, c.NeedHardware,
-			c.WithoutMutant, card, c.mutantTally, count(n), took)
+		fmt.Fprintf(out, "| %s | %s | %s | %d of %d | %d | %d | %d | %s | %s | %s | %.1f |\n",
+			c.ID, c.commit, c.Status, c.Upheld, len(c.Checks), c.Falsified, c.NeedHardware, c.WithoutMutant, card,
+			c.mutantTally, count(n), took)
 		checks, cases, seconds = checks+len(c.Checks), cases+n, seconds+took
 	}
 	card := ""
 	if tried > 0 {
 		card = fmt.Sprintf("%d of %d", upheld, tried)
 	}
-	fmt.Fprintf(out, "| **%d contracts** | | %d of %d | %d | %d | %d | %s | %s | %s | %.1f |\n\n", len(here.Contracts), here.Upheld, checks, here.Falsified,
-		here.NeedHardware, here.WithoutMutant, card, here.mutantTally, count(cases), seconds)
+	fmt.Fprintf(out, "| **%d contracts** | | | %d of %d | %d | %d | %d | %s | %s | %s | %.1f |\n\n",
+		len(here.Contracts), here.Upheld, checks, here.Falsified, here.NeedHardware, here.WithoutMutant,
+		card, here.mutantTally, count(cases), seconds)
 }
 
 // origin says where each column comes from.
@@ -274,7 +319,7 @@ func origin(out io.Writer, here, card *report) {
 		return
 	}
 	other := ""
-	if card.Commit != here.Commit {
+	if card.Commit != here.Commit || here.several {
 		other = ", another commit than here"
 	}
 	fmt.Fprintf(out, "On a GPU: %s%s; %s mutants killed in %.0f s", card.origin(), other, card.mutantTally, card.Seconds)
@@ -290,8 +335,13 @@ func (r *report) origin() string {
 	if len(r.Devices) > 0 {
 		where = strings.Join(r.Devices, ", ")
 	}
-	dirty := map[bool]string{true: ", with changes that are not in it"}[r.Dirty]
-	return fmt.Sprintf("made at %s with %s, on a machine with %s, from commit %.12s%s", r.Started[:min(len(r.Started), 16)], r.GoVersion, where, r.Commit, dirty)
+	dirty := map[bool]string{true: " (+: with changes or files that are not in it)"}[r.Dirty]
+	from := fmt.Sprintf("commit %.12s", r.Commit)
+	if r.several {
+		from = "the commits that the table names, the last at " + r.until[:min(len(r.until), 16)]
+	}
+	return fmt.Sprintf("made at %s with %s, on a machine with %s, from %s%s",
+		r.Started[:min(len(r.Started), 16)], r.GoVersion, where, from, dirty)
 }
 
 // unavailable lists what the machine here lacks, with what became of it on a GPU.
