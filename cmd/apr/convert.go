@@ -47,6 +47,14 @@ func (w *rewriting) schemeValue() *cli.EnumValue {
 	return cli.Enum(&w.scheme, "", convert.Schemes()...).Alias("q4_k", "q4k").Alias("q5_k", "q5k").Alias("q6_k", "q6k").Alias("q3_k", "q3k").Alias("q2k", "q2_k").Unbuilt(convert.UnbuiltSchemes()...).AnyCase()
 }
 
+// alone refuses to be one of several processes that write the same output; with --plan nothing is written.
+func (w *rewriting) alone(e *cli.Env) error {
+	if w.plan {
+		return nil
+	}
+	return alone(e)
+}
+
 // lastOptions are --plan and --force.
 func (w *rewriting) lastOptions() []cli.Option {
 	return []cli.Option{
@@ -154,6 +162,9 @@ func convertCommand() *cli.Command {
 		}, w.lastOptions()...),
 		Run: func(ctx context.Context, e *cli.Env) (_ cli.Result, err error) {
 			if _, w.format, err = modelEndings.choose(w.output, "", "hf"); err != nil {
+				return nil, err
+			}
+			if err := w.alone(e); err != nil {
 				return nil, err
 			}
 			rep, err := w.write(ctx, e)

@@ -187,7 +187,7 @@ func (d *dispatchOptions) run(ctx context.Context, e *cli.Env) (cli.Result, erro
 	if err := d.checkOwn(e.Settings); err != nil {
 		return nil, err
 	}
-	if _, err := rank(e); err != nil { // every rank would start a job
+	if err := alone(e); err != nil { // every rank would start a job
 		return nil, err
 	}
 	now := time.Now().UTC()

@@ -82,11 +82,11 @@ type distillResult struct {
 func runDistill(ctx context.Context, e *cli.Env, o *distillOptions) (cli.Result, error) {
 	switch {
 	case o.writes():
-		return runTexts(ctx, e, o)
+		return whenAlone(ctx, e, o, runTexts)
 	case o.Plan:
 		return (&planOptions{distillOptions: o}).run(ctx, e)
 	case o.precomputes():
-		return precomputeAlone(ctx, e, o)
+		return whenAlone(ctx, e, o, runPrecompute)
 	}
 	group, err := o.party(e)
 	if err == nil {
@@ -168,12 +168,14 @@ func (p *party) enter(e *cli.Env, c *distill.Config) error {
 	return p.open(e)
 }
 
-// precomputeAlone makes a teacher's cache, unless a launcher has started several processes that would make the same one.
-func precomputeAlone(ctx context.Context, e *cli.Env, o *distillOptions) (cli.Result, error) {
-	if _, err := rank(e); err != nil {
+// whenAlone runs a stage that writes texts or a teacher's cache, unless a launcher has started several processes that
+// would write the same ones.
+func whenAlone(ctx context.Context, e *cli.Env, o *distillOptions,
+	stage func(context.Context, *cli.Env, *distillOptions) (cli.Result, error)) (cli.Result, error) {
+	if err := alone(e); err != nil {
 		return nil, err
 	}
-	return runPrecompute(ctx, e, o)
+	return stage(ctx, e, o)
 }
 
 // watchGPU samples the GPU once a second for the progress line, the records and the watchdog, until stop is called.

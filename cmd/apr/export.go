@@ -154,6 +154,9 @@ func (w *rewriting) export(ctx context.Context, e *cli.Env) (_ cli.Result, err e
 	if w.format, err = chooseExport(w.output, w.format); err != nil {
 		return nil, err
 	}
+	if err := w.alone(e); err != nil {
+		return nil, err
+	}
 	if w.adapterOnly {
 		return w.writeAdapter(ctx, e)
 	}

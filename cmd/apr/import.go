@@ -84,6 +84,9 @@ func importCommand() *cli.Command {
 			case o.scheme != "" && e.Settings.Given("preserve-quant") && o.preserve:
 				return nil, fault.New(fault.Usage, "--quantize and --preserve-quant contradict each other")
 			}
+			if err := alone(e); err != nil {
+				return nil, err
+			}
 			return o.run(ctx, e)
 		},
 	}

@@ -84,7 +84,7 @@ func (p *planOptions) run(ctx context.Context, e *cli.Env) (cli.Result, error) {
 	if err := p.withoutCluster(e.Settings); err != nil {
 		return nil, err
 	}
-	if _, err := rank(e); err != nil {
+	if err := alone(e); err != nil {
 		return nil, err
 	}
 	group, err := p.group(e)

@@ -176,6 +176,9 @@ func runPrune(ctx context.Context, e *cli.Env, o *pruneOptions) (cli.Result, err
 	if err := errors.Join(o.read(), o.turnsOnly(e.Settings)); err != nil {
 		return nil, err
 	}
+	if err := alone(e); err != nil {
+		return nil, err
+	}
 	if o.schedule != "" {
 		return o.inTurns(ctx, e)
 	}

@@ -90,6 +90,9 @@ func quantizeCommand() *cli.Command {
 			if w.format, err = quantizeFormat(w.output, w.format); err != nil {
 				return nil, err
 			}
+			if err := w.alone(e); err != nil {
+				return nil, err
+			}
 			rep, err := w.write(ctx, e)
 			if err != nil {
 				return nil, err

@@ -36,6 +36,12 @@ func rank(e *cli.Env) (standing, error) {
 	return s, nil
 }
 
+// alone refuses a command whose copies would write the same files, unless this process is the only one.
+func alone(e *cli.Env) error {
+	_, err := rank(e)
+	return err
+}
+
 // recordRank writes down what made this process a run of its own, if a launcher had a say, and what was warned of.
 func recordRank(r *distill.Run, s standing) error {
 	for _, note := range s.Notes {

@@ -4,6 +4,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -11,7 +12,7 @@ import (
 )
 
 // TestRanksDoNotTrainAlone calls every command whose copies would write the same files as one of several ranks, and as
-// one that its launcher contradicts: it refuses, and writes nothing. A world of one is planned.
+// one that its launcher contradicts: it refuses, and writes nothing. A process of its own goes on, and what only plans.
 func TestRanksDoNotTrainAlone(t *testing.T) {
 	dir := t.TempDir()
 	output := filepath.Join(dir, "out")
@@ -37,10 +38,16 @@ func TestRanksDoNotTrainAlone(t *testing.T) {
 	for _, command := range [][]string{
 		plan, append([]string{"distill", "--plan"}, training...), append([]string{"dispatch", "--dry-run", "--min-disk", "1MB"}, training...),
 		{"tokenize", "encode-corpus", "--corpus", data, "--tokenizer", model, "--output", output},
+		{"tokenize", "import-hf", "--input", model, "--output", output},
+		{"distill", model, "--stage", "generate", "-d", data, "-o", output},
+		{"distill", model, "--stage", "precompute", "-d", data, "-o", output},
+		{"prune", model, "--layers", "0-0", "-o", output}, {"convert", model, "-o", output},
+		{"export", model, "--format", "hf", "-o", output}, {"quantize", model, "-s", "q8_0", "-o", output + ".apr"},
+		{"import", model, "-o", output + ".apr"},
 		append([]string{"distill"}, training...), append([]string{"distill", "--supervise"}, training...),
 		append([]string{"dispatch", "--min-disk", "1MB"}, training...),
 	} {
-		name := strings.Join(command[:2], " ")
+		name := strings.Join(command[:min(4, len(command))], " ")
 		for _, tt := range []struct {
 			environ []string
 			code    int
@@ -76,19 +83,28 @@ func TestRanksDoNotTrainAlone(t *testing.T) {
 			if code != tt.code || !strings.Contains(stderr, tt.names) {
 				t.Fatalf("%s with %v: exit %d, want %d and %q:\n%s", name, tt.environ, code, tt.code, tt.names, stderr)
 			}
-			if _, err := os.Lstat(output); err == nil {
-				t.Fatalf("%s with %v wrote into %s", name, tt.environ, output)
+			if wrote, _ := filepath.Glob(output + "*"); wrote != nil {
+				t.Fatalf("%s with %v wrote %v", name, tt.environ, wrote)
 			}
 		}
 	}
-	for _, environ := range [][]string{
+	for i, environ := range [][]string{
 		{"RANK=0", "WORLD_SIZE=1", "LOCAL_RANK=0"}, {"SLURM_PROCID=0", "SLURM_NTASKS=4", "SLURM_LOCALID=0"}, {"JOB_COMPLETION_INDEX=3"}, {},
 		{"PET_NNODES=1", "PET_NPROC_PER_NODE=8", "PET_NODE_RANK=0"}, {"NODE_RANK=0", "WORLD_SIZE=1"}, {"RANK=0"},
 		{"PBS_NODENUM=0"}, {"SKYPILOT_NODE_RANK=0", "SKYPILOT_NUM_NODES=1"}, {`TF_CONFIG={"cluster":{"worker":["h:1"]},"task":{"type":"worker","index":"0"}}`},
 	} {
 		contracttest.Cases(t, 1)
-		if code, stderr := run1(plan, environ...); code != 0 {
+		encode := []string{"tokenize", "encode-corpus", "--corpus", data, "--tokenizer", model,
+			"-o", filepath.Join(dir, strconv.Itoa(i))}
+		if code, stderr := run1(encode, environ...); code != 0 {
 			t.Errorf("a process of its own with %v: exit %d\n%s", environ, code, stderr)
+		}
+	}
+	for _, command := range []string{"convert", "export"} { // what only plans writes nothing
+		contracttest.Cases(t, 1)
+		planned := []string{command, model, "--plan", "-o", output + ".gguf"}
+		if code, stderr := run1(planned, "RANK=1", "WORLD_SIZE=2"); code != 0 {
+			t.Errorf("%s --plan: exit %d\n%s", command, code, stderr)
 		}
 	}
 	if code, stderr := run1(plan, "NNODES=2"); code != 0 || !strings.Contains(stderr, "NNODES=2, and no variable says which of them this process is") {

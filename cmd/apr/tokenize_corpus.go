@@ -180,7 +180,7 @@ func tokenizeCorpus() *cli.Command {
 			{Name: "force", Value: cli.Bool(&force, false), Help: "replace existing shards"},
 		},
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) {
-			if _, err := rank(e); err != nil {
+			if err := alone(e); err != nil {
 				return nil, err
 			}
 			tokPath, err := find(ctx, e, tokPath, hub.Tokenizer)
@@ -256,6 +256,9 @@ func tokenizeImport() *cli.Command {
 			{Name: "force", Value: cli.Bool(&force, false), Help: "replace existing files"},
 		},
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) {
+			if err := alone(e); err != nil {
+				return nil, err
+			}
 			path, err := find(ctx, e, input, hub.Tokenizer)
 			if err != nil {
 				return nil, err
