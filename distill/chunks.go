@@ -55,6 +55,18 @@ func (x *spans) free() {
 
 // measure finds the weights of the targets of a batch that is loaded, and the sum of its spans' divergences.
 func (t *Trainer) measure(c *teacher.Chunks, b corpus.Batch) {
+	theirs, mine, err := t.likelihoods(c, b)
+	x := t.spans
+	if x.failed = err; err != nil {
+		return
+	}
+	x.weigh(c, theirs, mine, t.Loss.Spec)
+	t.stream.Upload(x.weights.RowRange(0, len(x.host)), x.host)
+}
+
+// likelihoods returns ln p of the teacher's tokens and ln q of the targets of a batch that is loaded; none on a device
+// that computes nothing.
+func (t *Trainer) likelihoods(c *teacher.Chunks, b corpus.Batch) (theirs, mine []float32, err error) {
 	s := t.stream
 	if t.spans == nil {
 		t.spans = newSpans(t.Student.Device(), s, b.Rows*b.SeqLen, t.Loss.ChunkRows)
@@ -67,9 +79,8 @@ func (t *Trainer) measure(c *teacher.Chunks, b corpus.Batch) {
 		}
 	}
 	s.Phase(device.PhaseTeacher)
-	theirs, err := c.Likelihoods(s, b.Rows)
-	if x.failed = err; err != nil {
-		return
+	if theirs, err = c.Likelihoods(s, b.Rows); err != nil {
+		return nil, nil, err
 	}
 	s.Phase(device.PhaseForward)
 	for _, m := range t.batch.Micro {
@@ -77,14 +88,10 @@ func (t *Trainer) measure(c *teacher.Chunks, b corpus.Batch) {
 			t.readTargets(m)
 		}
 	}
-	var mine []float32
 	if !c.Dry {
-		if mine, x.failed = x.reader.Host(s, len(x.targets)); x.failed != nil {
-			return
-		}
+		mine, err = x.reader.Host(s, len(x.targets))
 	}
-	x.weigh(c, theirs, mine, t.Loss.Spec)
-	s.Upload(x.weights.RowRange(0, len(x.host)), x.host)
+	return theirs, mine, err
 }
 
 // readTargets reads ln q of the targets of a micro-batch, as the step's own pass computes it.
@@ -122,12 +129,6 @@ func (x *spans) weigh(c *teacher.Chunks, theirs, mine []float32, spec device.Los
 	if c.Dry {
 		return
 	}
-	total := func(all []float32, lo, hi int32) (sum float64) {
-		for _, v := range all[lo:hi] {
-			sum += float64(v)
-		}
-		return sum
-	}
 	for _, at := range c.Spans {
 		u, v := total(theirs, at.TeacherFrom, at.TeacherTo), total(mine, at.From, at.To)
 		div, w := teacher.SpanLoss(u, v, spec.Temperature)
@@ -136,6 +137,14 @@ func (x *spans) weigh(c *teacher.Chunks, theirs, mine []float32, spec device.Los
 			x.host[i] = float32(ce + d*w)
 		}
 	}
+}
+
+// total is the sum of a range in float64.
+func total(all []float32, lo, hi int32) (sum float64) {
+	for _, v := range all[lo:hi] {
+		sum += float64(v)
+	}
+	return sum
 }
 
 // scale multiplies the gradients of targets from the at-th on by their weights.

@@ -10,6 +10,7 @@ import (
 	"apr/device"
 	"apr/modelfile"
 	runlog "apr/run/log"
+	"apr/teacher"
 )
 
 // noDivergence is a divergence in nats that arithmetic in float32 makes of zero.
@@ -48,6 +49,10 @@ type firstReading struct {
 	kl, entropy, top1 float64         // KL(teacher‖student) and H(teacher) in nats, and the part of positions at which both choose the same id
 	read              bool            // else these three are taken from the step's record
 	tempered          temperedReading // the same with the student's logits at another temperature
+
+	// Of a teacher with another tokenizer: at how many positions that it teaches these were read, or over which spans.
+	taught    int
+	overSpans spansReading
 }
 
 // take reads the record of a step of forward KL at temperature 1.
@@ -119,12 +124,17 @@ func (l *leg) readRoutes(ctx context.Context) error {
 }
 
 // readFirst reads the first batch before a step is applied. For a student that was given it fits the temperature of the
-// student's logits. If the run descends another divergence than forward KL at temperature 1, it computes that one too,
-// which the step's record will not have. Each reading takes at most the time and the memory of a step, once.
+// student's logits. If the run descends another divergence than forward KL at temperature 1, or trains with dropout, it
+// computes that one too, without dropout, which the step's record will not have. Each reading takes at most the time and
+// the memory of a step, once.
 func (l *leg) readFirst(ctx context.Context, b corpus.Batch) (r firstReading, err error) {
-	spec := l.trainer.Loss.Spec
-	if l.trainer.Optimizer.Applied != 0 || l.teacher == nil || l.partial() || b.TargetCount() == 0 {
+	if l.trainer.Optimizer.Applied != 0 || l.teacher == nil || b.TargetCount() == 0 {
 		return r, nil
+	}
+	spec, drops := l.trainer.Loss.Spec, l.trainer.Student.Dropping()
+	defer l.trainer.Student.WithoutDropout()()
+	if l.partial() {
+		return l.readAligned(b)
 	}
 	if l.run.Ensemble.routed() {
 		return r, l.readRoutes(ctx)
@@ -134,13 +144,24 @@ func (l *leg) readFirst(ctx context.Context, b corpus.Batch) (r firstReading, er
 			return r, err
 		}
 	}
-	if (spec.Divergence != device.ForwardKL || spec.Temperature != 1) && !l.estimates() { // draws are of one temperature
-		var sc device.Scalars
-		if sc, err = l.trainer.agreement(ctx, b); err == nil {
-			r.take(sc)
-		}
+	plain := spec.Divergence == device.ForwardKL && spec.Temperature == 1
+	if l.estimates() { // draws are of one temperature
+		plain, drops = true, drops && spec.Temperature == 1
 	}
-	return r, err
+	if plain && !drops {
+		return r, nil
+	}
+	sc, err := l.trainer.agreement(ctx, b)
+	if err != nil {
+		return r, err
+	}
+	r.take(sc)
+	if e, ok := l.teacher.(teacher.Estimator); ok { // as Trainer.estimated corrects a record
+		sum, _ := e.Entropy()
+		off := (sc.Entropy - sum) * sc.InvN
+		r.kl, r.entropy = r.kl+off, r.entropy-off
+	}
+	return r, nil
 }
 
 // agreement computes what a step of forward KL at temperature 1 records of b, and applies nothing. The gradients are
@@ -182,8 +203,9 @@ func (l *leg) checkFirst(k int, rec Record, first firstReading) error {
 		return nil
 	}
 	if l.partial() {
-		return l.checkEmbedding(k)
+		return l.checkAligned(k, of, first)
 	}
+	undropped := first.read
 	if !first.read {
 		first.take(rec.Scalars)
 	}
@@ -191,7 +213,9 @@ func (l *leg) checkFirst(k int, rec Record, first firstReading) error {
 		if rec.Soft || l.trainer.Loss.Spec.Temperature != 1 {
 			return l.checkEmbedding(k) // the divergence, or that at temperature 1, is not known
 		}
-		first.estimated(rec)
+		if !undropped { // else it is estimated
+			first.estimated(rec)
+		}
 	}
 	return l.judgeFirst(k, of, first, rec.Targets)
 }
@@ -216,11 +240,14 @@ func (l *leg) judgeFirst(k int, of side, first firstReading, positions int) erro
 	}
 	if !l.estimates() && math.Abs(first.kl) <= noDivergence && !l.equal {
 		l.equal = true
-		return l.tell(of, runlog.FirstStepEqual,
-			map[string]any{"leg": l.name, "step": k, "kl": first.kl, "at_most": noDivergence},
+		detail, where := map[string]any{"leg": l.name, "step": k, "kl": first.kl, "at_most": noDivergence}, ""
+		if first.taught > 0 {
+			detail["positions"], where = first.taught, fmt.Sprintf(" at %d positions that the teacher teaches", first.taught)
+		}
+		return l.tell(of, runlog.FirstStepEqual, detail,
 			"the student computes what the teacher computes, though its file is another one",
-			"the divergence of step %d is %.1e: before it the student gives the teacher's distribution; "+
-				"is it a copy of the teacher?", k, first.kl)
+			"the divergence of step %d%s is %.1e: before it the student gives the teacher's distribution; "+
+				"is it a copy of the teacher?", k, where, first.kl)
 	}
 	if l.trainer.Optimizer.Applied != 1 || !(first.top1 >= agreeingIDs) {
 		return nil

@@ -34,7 +34,7 @@ func (in *inputs) identify(ctx context.Context, c Config, obs Observer) error {
 	related := k.Relation != modelfile.Different
 	in.keepKinship(c, k)
 	if !related {
-		cosine, angles, err := modelfile.EmbeddingLikeness(in.teacher, in.student)
+		cosine, angles, err := in.embeddingLikeness()
 		if err != nil {
 			return err
 		}
@@ -54,6 +54,15 @@ func (in *inputs) identify(ctx context.Context, c Config, obs Observer) error {
 	}
 	return fault.In(fault.Invalid, c.Student, "teacher and student are the same model: %s", how).WithHint("%s", hint).
 		WithID("E-DISTILL-003")
+}
+
+// embeddingLikeness compares the embeddings of teacher and student by rows of equal tokens: of equal ids, unless their
+// tokenizers differ.
+func (in *inputs) embeddingLikeness() (cosine, angles float64, err error) {
+	if in.projected == nil {
+		return modelfile.EmbeddingLikeness(in.teacher, in.student)
+	}
+	return modelfile.EmbeddingLikenessOf(in.teacher, in.student, in.projected.pair.EqualTokens())
 }
 
 // keepKinship writes down how teacher and student are related.

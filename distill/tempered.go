@@ -32,9 +32,13 @@ func (t *Trainer) tempered(b corpus.Batch) (r temperedReading, err error) {
 	if err != nil {
 		return r, err
 	}
-	v := t.Loss.Vocab
+	return fitTemperature(student, teacher, t.Loss.Vocab), nil
+}
+
+// fitTemperature reads the logits of both models, [n, v] each.
+func fitTemperature(student, teacher []float32, v int) (r temperedReading) {
 	if !(alikeIDs(student, teacher, v) >= agreeingIDs) {
-		return r, nil // no temperature changes the largest logit
+		return r // no temperature changes the largest logit
 	}
 	r.positions = len(student) / v
 	rows := float64(r.positions)
@@ -56,7 +60,7 @@ func (t *Trainer) tempered(b corpus.Batch) (r temperedReading, err error) {
 	}
 	scale := least(kl, -temperatures, temperatures)
 	r.kl, r.temperature = kl(scale), math.Exp(-scale)
-	return r, nil
+	return r
 }
 
 // alikeIDs returns the part of positions at which the largest logits of both models, [n, v] each, are those of one id.

@@ -235,6 +235,19 @@ func (m *Model) dropping(first int) func() {
 	return func() { m.drop.on = false }
 }
 
+// Dropping reports whether training drops values.
+func (m *Model) Dropping() bool { return m.drop != nil && m.drop.rate > 0 }
+
+// WithoutDropout drops nothing in training passes until the returned function is called.
+func (m *Model) WithoutDropout() (restore func()) {
+	if m.drop == nil {
+		return func() {}
+	}
+	rate := m.drop.rate
+	m.drop.rate = 0
+	return func() { m.drop.rate = rate }
+}
+
 // TrainingLogits is Logits of a training step: at is the place of the first row among the step's targets, on which dropout depends.
 func (m *Model) TrainingLogits(s device.Stream, dst, x device.Tensor, at int) {
 	defer m.dropping(at)()

@@ -25,22 +25,44 @@ func EmbeddingRows(f *Files, n, ids int) (rows [][]float32, err error) {
 	return rows, nil
 }
 
-// EmbeddingLikeness compares the embeddings of two models of equal hidden size by rows of ids that both have. 0 and 0
-// where hidden sizes differ.
+// EmbeddingLikeness compares the embeddings of two models of equal hidden size and of one tokenizer by rows of ids that
+// both have. 0 and 0 where hidden sizes differ.
 func EmbeddingLikeness(a, b *Files) (cosine, angles float64, err error) {
+	return EmbeddingLikenessOf(a, b, SameIDs(min(a.Config.Vocab, b.Config.Vocab)))
+}
+
+// SameIDs pairs each of the first n ids with itself.
+func SameIDs(n int) [][2]int32 {
+	pairs := make([][2]int32, n)
+	for i := range pairs {
+		pairs[i] = [2]int32{int32(i), int32(i)}
+	}
+	return pairs
+}
+
+// EmbeddingLikenessOf is EmbeddingLikeness of models of two tokenizers: each pair is an id of a's and one of b's that
+// stand for one token. Rows of some are compared, spread over the pairs. Without pairs both are 0.
+func EmbeddingLikenessOf(a, b *Files, pairs [][2]int32) (cosine, angles float64, err error) {
 	if a.Config.Hidden != b.Config.Hidden {
 		return 0, 0, nil
 	}
-	ids := min(a.Config.Vocab, b.Config.Vocab)
-	x, err := EmbeddingRows(a, embeddingRows, ids)
-	if err != nil {
-		return 0, 0, err
+	var rows [2][][]float32
+	for side, f := range []*Files{a, b} {
+		r, err := f.stretches(embeddingName)
+		if err != nil {
+			return 0, 0, err
+		}
+		n := min(embeddingRows, len(pairs))
+		for i := range n {
+			at := int(pairs[i*len(pairs)/n][side])
+			s, err := r.read(at, at+1)
+			if err != nil {
+				return 0, 0, err
+			}
+			rows[side] = append(rows[side], s.values)
+		}
 	}
-	y, err := EmbeddingRows(b, embeddingRows, ids)
-	if err != nil {
-		return 0, 0, err
-	}
-	return MeanCosine(x, y), SameAngles(x, y), nil
+	return MeanCosine(rows[0], rows[1]), SameAngles(rows[0], rows[1]), nil
 }
 
 // MeanCosine returns the mean over rows of x·y/(‖x‖·‖y‖), x and y the embeddings of one id in two models;

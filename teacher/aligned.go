@@ -308,6 +308,11 @@ func (t *Aligned) End(s device.Stream) {
 	}
 }
 
+// TaughtOf returns which of the first n kept positions of the batch that was aligned last are taught, ascending.
+func (t *Aligned) TaughtOf(n int) []int32 {
+	return t.taught[:sort.Search(len(t.taught), func(i int) bool { return int(t.taught[i]) >= n })]
+}
+
 // Counts returns what became of the positions of the batches since the last call.
 func (t *Aligned) Counts() AlignCounts {
 	c := t.counts

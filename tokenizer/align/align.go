@@ -69,6 +69,36 @@ type Pair struct {
 	prefixed    bool    // the student's tokenizer writes a space before a document
 }
 
+// EqualTokens pairs ids of the teacher's and of the student's tokenizer that stand for the same bytes, or for special
+// tokens with the same text, in the order of the student's ids. Of several ids with the same bytes the lowest counts.
+func (p *Pair) EqualTokens() (pairs [][2]int32) {
+	type token struct {
+		text    string
+		special bool
+	}
+	of := func(t *tokenizer.Tokenizer, id int) (token, bool) {
+		b, ok := t.Bytes(int32(id))
+		return token{b, t.Kind(int32(id)) == tokenizer.Control}, ok && b != ""
+	}
+	theirs := map[token]int32{}
+	for id := range p.Teacher.RealIDs() {
+		if k, ok := of(p.Teacher, id); ok {
+			if _, twice := theirs[k]; !twice {
+				theirs[k] = int32(id)
+			}
+		}
+	}
+	for id := range p.Student.RealIDs() {
+		if k, ok := of(p.Student, id); ok {
+			if t, both := theirs[k]; both {
+				pairs = append(pairs, [2]int32{t, int32(id)})
+				delete(theirs, k)
+			}
+		}
+	}
+	return pairs
+}
+
 // NewPair compares two tokenizers and builds W. A tokenizer without a token that ends a document is a fault of kind
 // Load.
 func NewPair(student, teacher *tokenizer.Tokenizer) (*Pair, error) {
