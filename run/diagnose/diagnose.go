@@ -44,7 +44,7 @@ type Evidence struct {
 
 // Finding is one thing that happened.
 type Finding struct {
-	ID       string     `json:"id"` // the rule: oom, killed, hung, crash, restarted, diverged, disk-full, degenerate, zero-learning-rate, …
+	ID       string     `json:"id"` // the rule: oom, killed, hung, crash, restarted, diverged, disk-full, degenerate, zero-learning-rate, nothing-changed, …
 	Symptom  string     `json:"symptom"`
 	Cause    string     `json:"cause"` // or Unknown
 	Fatal    bool       `json:"fatal"` // it ended the process, or made the run worthless
@@ -113,7 +113,7 @@ func Run(dir string, verify func(checkpoint string) error) (Findings, error) {
 	r.look(verify)
 	f := Findings{Schema: "apr.findings/1", RunID: run.ID(), RunDir: dir, Status: run.Status}
 	for _, rule := range []func(*records) []Finding{
-		deaths, restarts, stalls, divergence, ownTextEnds, degenerate, copies, doubtful,
+		deaths, restarts, stalls, divergence, ownTextEnds, unmoved, degenerate, copies, doubtful,
 		ownText, uniform, ruined, zeroRate, stops, aborts, receipt,
 	} {
 		f.Findings = append(f.Findings, rule(r)...)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -51,6 +52,15 @@ func death(name, reason string) func(string, *runlog.Dir) error {
 func failed(reason string) func(string, *runlog.Dir) error {
 	return func(_ string, d *runlog.Dir) error {
 		return d.WriteReceipt(runlog.Receipt{Status: runlog.Failed, Reason: reason})
+	}
+}
+
+// scored completes a run whose student had 5.25 nats per token before training.
+func scored(after float64) func(string, *runlog.Dir) error {
+	return func(_ string, d *runlog.Dir) error {
+		return errors.Join(d.Event("evaluation", "held-out", []map[string]any{{"name": "teacher", "nats_per_token": 3.0},
+			{"name": "untrained student", "nats_per_token": 5.25}, {"name": "distilled student", "nats_per_token": after}}, ""),
+			d.WriteReceipt(runlog.Receipt{Status: runlog.Completed}))
 	}
 }
 
@@ -117,6 +127,9 @@ func TestRules(t *testing.T) {
 		{"too few steps to say", []float64{3, 3}, 0, 0, func(_ string, d *runlog.Dir) error { return d.WriteReceipt(runlog.Receipt{Status: runlog.Completed}) }, "", ""},
 		{"learning rate zero", falling, 0.5, 0, func(_ string, d *runlog.Dir) error { return d.WriteReceipt(runlog.Receipt{Status: runlog.Completed}) },
 			"zero-learning-rate", "the learning rate is zero: learning_rate 0 (flag)"},
+		{"scores that are equal to the last digit", falling, 0.5, 1e-30, scored(5.25), "nothing-changed",
+			"training changed nothing measurable: learning rate 1e-30 (flag)"},
+		{"scores that nearly are", falling, 0.5, 1e-30, scored(math.Nextafter(5.25, 0)), "", ""},
 		{"killed, and done after that", falling, 0.5, 1e-3, func(dir string, d *runlog.Dir) error {
 			return errors.Join(death("not out of memory", "x")(dir, d), d.WriteManifest(runlog.Manifest{}), d.WriteReceipt(runlog.Receipt{Status: runlog.Completed}))
 		}, "", ""},

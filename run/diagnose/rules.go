@@ -229,6 +229,34 @@ func zeroRate(r *records) []Finding {
 		Evidence: append(ends(steps), r.find(r.run.Settings, `"learning_rate"`)...)}}
 }
 
+// unmoved: a student that scores on the held-out text what it scored before the first step, to the last digit, was moved
+// by less than its scores can show.
+func unmoved(r *records) (out []Finding) {
+	for _, e := range r.latest {
+		if e.Kind != "evaluation" || e.Name != "held-out" {
+			continue
+		}
+		nats := map[string]any{}
+		all, _ := e.Detail.([]any)
+		for _, x := range all {
+			if m, ok := x.(map[string]any); ok {
+				name, _ := m["name"].(string)
+				nats[name] = m["nats_per_token"]
+			}
+		}
+		before, known := nats["untrained student"].(float64)
+		after, too := nats["distilled student"].(float64)
+		if known && too && before == after {
+			out = append(out, Finding{ID: "nothing-changed", Symptom: fmt.Sprintf("the student has %v nats per token on the held-out "+
+				"text before and after training, to the last digit", after),
+				Cause: "training changed nothing measurable: learning rate " + r.setting("learning_rate"), Fatal: true,
+				Evidence: append([]Evidence{e.evidence()}, r.find(r.run.Settings, `"learning_rate"`)...), at: r.run.Manifest.Started,
+				Advice: "raise --learning-rate, or take more --steps"})
+		}
+	}
+	return out
+}
+
 // stops are signals that the run obeyed.
 func stops(r *records) (out []Finding) {
 	for _, e := range r.latest {
