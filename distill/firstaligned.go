@@ -11,8 +11,8 @@ import (
 // noSpanDifference is a difference of two likelihoods of a span, in nats, that arithmetic in float32 makes of zero.
 const noSpanDifference = 1e-3
 
-// spansReading is how the student stands to a teacher that compares likelihoods of spans of text, ln p = u and ln q = v:
-// the mean of |u − v| over so many spans, in nats.
+// spansReading is how the student stands to a teacher that compares likelihoods of spans of text, ln p = u and
+// ln q = v: the mean of |u − v| over so many spans, in nats.
 type spansReading struct {
 	apart float64
 	spans int

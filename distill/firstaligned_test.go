@@ -129,7 +129,9 @@ func TestAlignedCopyIsTold(t *testing.T) {
 	for _, tt := range []struct{ name, student, align, event string }{
 		{"a copy", copied, AlignAuto, runlog.FirstStepEqual}, {"a copy", copied, AlignChunk, runlog.FirstStepEqual},
 		{"in codes", coded, AlignProject, runlog.FirstStepAgrees},
-		{"in codes", coded, AlignChunk, runlog.EmbeddingAgrees}, {"other numbers", other, AlignChunk, ""}, {"with the table", stranger, AlignProject, ""},
+		{"in codes", coded, AlignChunk, runlog.EmbeddingAgrees},
+		{"other numbers", other, AlignChunk, ""},
+		{"with the table", stranger, AlignProject, ""},
 	} {
 		contracttest.Cases(t, 1)
 		r := oneStep(t, func(c *Config) { from(tt.student)(c); c.Align = tt.align })

@@ -125,8 +125,8 @@ func (l *leg) readRoutes(ctx context.Context) error {
 
 // readFirst reads the first batch before a step is applied. For a student that was given it fits the temperature of the
 // student's logits. If the run descends another divergence than forward KL at temperature 1, or trains with dropout, it
-// computes that one too, without dropout, which the step's record will not have. Each reading takes at most the time and
-// the memory of a step, once.
+// computes that one too, without dropout, which the step's record will not have. Each reading takes at most the time
+// and the memory of a step, once.
 func (l *leg) readFirst(ctx context.Context, b corpus.Batch) (r firstReading, err error) {
 	if l.trainer.Optimizer.Applied != 0 || l.teacher == nil || b.TargetCount() == 0 {
 		return r, nil

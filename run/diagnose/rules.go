@@ -229,8 +229,8 @@ func zeroRate(r *records) []Finding {
 		Evidence: append(ends(steps), r.find(r.run.Settings, `"learning_rate"`)...)}}
 }
 
-// unmoved: a student that scores on the held-out text what it scored before the first step, to the last digit, was moved
-// by less than its scores can show.
+// unmoved: a student that scores on the held-out text what it scored before the first step, to the last digit, was
+// moved by less than its scores can show.
 func unmoved(r *records) (out []Finding) {
 	for _, e := range r.latest {
 		if e.Kind != "evaluation" || e.Name != "held-out" {
