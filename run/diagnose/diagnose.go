@@ -44,7 +44,8 @@ type Evidence struct {
 
 // Finding is one thing that happened.
 type Finding struct {
-	// The rule: oom, killed, hung, crash, restarted, diverged, disk-full, degenerate, zero-learning-rate, nothing-changed, …
+	// The rule: oom, killed, hung, crash, restarted, diverged, disk-full, degenerate, zero-learning-rate,
+	// nothing-changed, …
 	ID       string     `json:"id"`
 	Symptom  string     `json:"symptom"`
 	Cause    string     `json:"cause"` // or Unknown

@@ -247,11 +247,12 @@ func unmoved(r *records) (out []Finding) {
 		before, known := nats["untrained student"].(float64)
 		after, too := nats["distilled student"].(float64)
 		if known && too && before == after {
-			out = append(out, Finding{ID: "nothing-changed", Symptom: fmt.Sprintf("the student has %v nats per token on the held-out "+
-				"text before and after training, to the last digit", after),
+			out = append(out, Finding{ID: "nothing-changed",
+				Symptom: fmt.Sprintf("the student has %v nats per token on the held-out text before and after training, "+
+					"to the last digit", after),
 				Cause: "training changed nothing measurable: learning rate " + r.setting("learning_rate"), Fatal: true,
-				Evidence: append([]Evidence{e.evidence()}, r.find(r.run.Settings, `"learning_rate"`)...), at: r.run.Manifest.Started,
-				Advice: "raise --learning-rate, or take more --steps"})
+				Evidence: append([]Evidence{e.evidence()}, r.find(r.run.Settings, `"learning_rate"`)...),
+				at:       r.run.Manifest.Started, Advice: "raise --learning-rate, or take more --steps"})
 		}
 	}
 	return out
