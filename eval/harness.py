@@ -359,8 +359,8 @@ class Wire:
         if name == 'const':
             return {'Ellipsis': Ellipsis, 'NotImplemented': NotImplemented}[node[1]]
         if name == 'type':
-            c = getattr(builtins, node[1])
-            if not isinstance(c, type):
+            c = vars(builtins)[node[1]]
+            if not isinstance(c, type) or type.__dict__['__module__'].__get__(c) != 'builtins':
                 raise ValueError('no class')
             return c
         if name == 'member' and isinstance(item(node[1]), enum.EnumMeta):
@@ -372,7 +372,10 @@ class Wire:
         if name == 'own':
             return self.exported[node[1]]
         if name == 'pure' and node[1] in PURE:
-            return getattr(__import__(node[1]), node[2])
+            f = vars(__import__(node[1]))[node[2]]
+            if type(f) is not types.BuiltinFunctionType or f.__module__ != node[1]:
+                raise ValueError('no function')
+            return f
         return self.far(node, item)
 
     def plain(self, node, item):

@@ -1,5 +1,5 @@
 """The side of the tests: what their text says, which decides what a program may pass over."""
-import ast
+import ast, symtable
 
 UNSEEN = {'antigravity', 'this', 'idlelib', 'turtledemo', 'test', 'lib2to3', '__main__'}
 # Modules of functions and classes whose names the tests may leave to the program to import. A program that is asked for one
@@ -49,8 +49,28 @@ def library(checks):
     return {n for n, attrs in taken.items() if n in known and n not in UNSEEN and has(n, attrs)}
 
 
-def of_library(name):
-    return any(name in getattr(m, '__all__', dir(m)) for m in map(__import__, FUNCTIONS_OF))
+def imports(*nodes):
+    """The modules that a text imports, without what is within packages."""
+    all = [x for n in nodes for x in ast.walk(n)]
+    known = getattr(sys, 'stdlib_module_names', sys.builtin_module_names)
+    return {a.name for x in all if isinstance(x, ast.Import) for a in x.names if a.name in known} - UNSEEN
+
+
+def free(text):
+    """The names that a text uses and binds nowhere: with these it asks for something of the program."""
+    used, bound, tables = set(), set(), [symtable.symtable(text, '<tests>', 'exec')]
+    for t in tables:
+        tables.extend(t.get_children())
+        for s in t.get_symbols():
+            if t is tables[0] or s.is_global():
+                (bound if s.is_assigned() or s.is_imported() or s.is_namespace() else used).add(s.get_name())
+    return used - bound
+
+
+def of_library(name, *value):
+    """Whether a module of functions has something of this name, and whether that is the value."""
+    found = [getattr(m, name) for m in map(__import__, FUNCTIONS_OF) if name in getattr(m, '__all__', dir(m))]
+    return any(all(f is v for v in value) for f in found)
 
 
 def imported(tree, names):
@@ -59,8 +79,9 @@ def imported(tree, names):
     for s in tree.body:
         if isinstance(s, ast.ImportFrom) and not s.level and s.module in IMPORTED_FROM:
             m = __import__(s.module)
-            found.update({n: getattr(m, n) for a in s.names if a.name == '*' for n in names if hasattr(m, n)})
-            found.update({a.asname or a.name: getattr(m, a.name) for a in s.names if hasattr(m, a.name)})
+            public = {n: v for n, v in vars(m).items() if n[0] != '_' and type(v) is not types.ModuleType}
+            found.update({n: public[n] for a in s.names if a.name == '*' for n in names & set(public)})
+            found.update({a.asname or a.name: public[a.name] for a in s.names if a.name in public})
         else:
             declared(s, other)
     return {n: v for n, v in found.items() if n in names and n not in other}

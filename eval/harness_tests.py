@@ -22,7 +22,7 @@ class Remote:
         if name.startswith('__') and name not in ('__name__', '__qualname__', '__doc__', '__annotations__', '__defaults__', '__module__'):
             raise AttributeError(name)
         believe(self, name)
-        return SIDE.call('getattr', object.__getattribute__(self, '_remote'), name)
+        return within(type(self), SIDE.call('getattr', object.__getattribute__(self, '_remote'), name))
 
     def __setattr__(self, name, value):
         SIDE.call('setattr', self._remote, name, value)
@@ -51,7 +51,7 @@ class Class(type):
     def __getattr__(cls, name):
         if name.startswith('__'):
             raise AttributeError(name)
-        return SIDE.call('getattr', SIDE.handles[cls], name)
+        return within(cls, SIDE.call('getattr', SIDE.handles[cls], name))
 
     def __setattr__(cls, name, value):
         if cls in SIDE.handles and not name.startswith('_abc_'):
@@ -70,10 +70,25 @@ class Class(type):
         return SIDE.call('method', SIDE.handles[cls], '__getitem__', (key,), {})
 
 
+def asked_for(kind):
+    """Whether the tests name this class or one that it derives from: a name of theirs has to stand for this very class."""
+    for c in kind.__mro__:
+        if isinstance(c, Class) and c not in SIDE.trusted and c.__name__ in SIDE.named & SIDE.visible:
+            SIDE.trust(c.__name__, SIDE.call('name', c.__name__))
+    return any(c in SIDE.trusted for c in kind.__mro__ if isinstance(c, Class))
+
+
+def within(kind, v):
+    """What an attribute gave: a class within one that the tests name is named by them, too."""
+    if isinstance(v, Class) and asked_for(kind):
+        SIDE.trusted.add(v)
+    return v
+
+
 def believe(v, name):
     """Refuses to ask an object of the program what decides a test, where the tests know nothing of its class."""
     kind = type(v)
-    if any(c.__name__ in SIDE.named for c in kind.__mro__ if isinstance(c, Class)):
+    if asked_for(kind):
         return
     if name in PREDICATES:
         SIDE.fault_of(f'an object of the program answers {name} itself')
@@ -83,7 +98,7 @@ def believe(v, name):
 
 def filled(self):
     """Whether an object has a length, where the tests know its class."""
-    if not any(c.__name__ in SIDE.named for c in type(self).__mro__ if isinstance(c, Class)):
+    if not asked_for(type(self)):
         SIDE.fault_of(f'a {type(self).__name__} of the program says itself whether it is true (__len__)')
     return SIDE.call('method', handle(self), '__len__', (), {}) != 0
 
@@ -145,24 +160,46 @@ def handle(v):
     return object.__getattribute__(v, '_remote')
 
 
+class Closed:
+    """Where modules would be looked for in a directory that the program's files come to: there are none."""
+    find_spec = staticmethod(lambda name, target=None: None)
+
+
+def closed(path):
+    """The first of sys.path_hooks: no module comes from the tests' own directory, whatever else has put it on the path."""
+    home = os.path.realpath(SIDE.files.home) + os.sep
+    if not (os.path.realpath(path) + os.sep).startswith(home):
+        raise ImportError
+    return Closed
+
+
 class TestsFiles(Files):
     """The tests name files to the program. What they wrote themselves the program cannot change.
 
-    mentioned are names in the tests' text: such a file may come from the program, and does not go to it.
+    mentioned are names in the tests' text: such a file may come from the program, and does not go to it. words are those of the
+    problem's text: each may be a file, and a folder only where the tests have such a folder.
     """
 
     def __init__(self):
         super().__init__()
         self.made = {}  # by the program, as it came
-        self.mentioned, self.waiting = set(), {}  # files of the program that nobody named so far
+        self.mentioned, self.words, self.waiting = set(), set(), {}  # waiting: files of the program that nobody named so far
 
     def named(self, text):
         self.note(text, self.names)
         return text
 
+    def crosses(self, file):
+        return self.within(file, self.names, self.words)
+
+    def wanted(self, name):
+        file = os.path.normpath(os.path.join(self.home, name))
+        folders = {w for w in self.words if os.path.isdir(w)}
+        return file in self.words or self.within(file, self.names, self.mentioned, folders)
+
     def take(self, files):
         files = {**self.waiting, **files}
-        wanted = {n for n in files if self.within(os.path.normpath(os.path.join(self.home, n)), self.names, self.mentioned)}
+        wanted = {n for n in files if self.wanted(n)}
         self.waiting = {n: t for n, t in files.items() if n not in wanted and t is not None}
         super().take({n: files[n] for n in wanted})
 
@@ -187,8 +224,14 @@ class Tests(Wire):
         super().__init__(fd_in, fd_out, lambda op, operands: getattr(self, 'do_' + op)(*operands))
         self.faults, self.handles, self.kinds = [], {}, {}
         self.text, self.kept = None, []  # the tests'; exceptions of callbacks in calls that have not ended
+        self.trusted = set()  # classes of the program that the tests name
         self.files = TestsFiles()
         self.objects, self.streams = weakref.WeakValueDictionary(), weakref.WeakKeyDictionary()
+
+    def trust(self, name, v):
+        """The tests found v by this name. What the problem declares as a function is none of its classes."""
+        if isinstance(v, Class) and name in self.named and name not in self.functions:
+            self.trusted.add(v)
 
     def fault_of(self, why):
         self.faults.append(why)
@@ -378,9 +421,11 @@ class Tests(Wire):
         return following()
 
     def module(self, name):
-        if name.partition('.')[0] in UNSEEN or name.partition('.')[0] not in getattr(sys, 'stdlib_module_names', sys.builtin_module_names):
+        """A module of functions, or one that the texts of the tests or of the problem use. Nothing is imported for an answer."""
+        m = sys.modules.get(name) if type(name) is str and name in self.usable else None
+        if type(m) is not types.ModuleType or m is sys.modules['__main__']:
             raise ImportError(f'module {name} of the program')
-        return __import__(name, fromlist=['*'])
+        return m
 
     def library(self, node, item):
         module, name, parts = node[1], node[2], item(node[3])
@@ -503,8 +548,9 @@ class Names(dict):
         if name not in SIDE.visible:
             raise KeyError(name)
         v = SIDE.imported[name] if name in SIDE.imported else SIDE.call('name', name)
-        if name in SIDE.modules and not isinstance(v, types.ModuleType) or name in SIDE.outer and isinstance(v, (Remote, Class)):
+        if name in SIDE.modules and v is not sys.modules.get(name) or name in SIDE.outer and not of_library(name, v):
             SIDE.faults.append(f'the program declares {name}, which its tests use as the library has it')
+        SIDE.trust(name, v)
         if isinstance(v, (Function, type)):
             self[name] = v
         return v
@@ -531,12 +577,15 @@ def run(order):
     for node in problem:
         declared(node, first)
     SIDE.visible = set()
-    SIDE.named = {n.id for n in ast.walk(checks) if isinstance(n, ast.Name)} | {n.attr for n in ast.walk(checks) if isinstance(n, ast.Attribute)}
+    SIDE.named = free(tests)
+    SIDE.functions = {n.name for n in tree.body if isinstance(n, SCOPES[:2]) and n.lineno <= given}
     SIDE.modules = library(checks)
+    SIDE.usable = SIDE.modules | {*IMPORTED_FROM, 'datetime'} | imports(checks, *problem)
+    sys.path_hooks.insert(0, closed)
     space = Names(__name__='__main__', __builtins__=vars(builtins))
     classes = [n.name for n in problem if isinstance(n, ast.ClassDef)]
     for text in ''.join(source.splitlines(True)[:given]).split():
-        SIDE.files.note(text.strip('.,:;\'"`()'), SIDE.files.names)
+        SIDE.files.note(text.strip('.,:;\'"`()'), SIDE.files.words)
     for n in ast.walk(checks):
         if isinstance(n, ast.Constant) and type(n.value) is str:
             SIDE.files.note(n.value, SIDE.files.mentioned)

@@ -73,5 +73,8 @@ func pythonVerdicts(t *testing.T, file string, want bool) {
 // A wrong Python program cannot reach the tests: they run in another process.
 func TestStatefulPythonPrograms(t *testing.T) { pythonVerdicts(t, "wrong.txt", false) }
 
+// A wrong Python program's names mean nothing to the tests: modules, functions and classes are what the library or the tests say.
+func TestForgingPythonPrograms(t *testing.T) { pythonVerdicts(t, "forged.txt", false) }
+
 // What crosses between a right program and its tests arrives as what it was.
 func TestHonestPythonPrograms(t *testing.T) { pythonVerdicts(t, "right.txt", true) }
