@@ -73,7 +73,7 @@ func pythonVerdicts(t *testing.T, file string, want bool) {
 // A wrong Python program cannot reach the tests: they run in another process.
 func TestStatefulPythonPrograms(t *testing.T) { pythonVerdicts(t, "wrong.txt", false) }
 
-// A wrong Python program's names mean nothing to the tests: modules, functions and classes are what the library or the tests say.
+// A name that a wrong Python program chooses means nothing to the tests.
 func TestForgingPythonPrograms(t *testing.T) { pythonVerdicts(t, "forged.txt", false) }
 
 // What crosses between a right program and its tests arrives as what it was.
