@@ -73,7 +73,7 @@ var reserved = []struct {
 	{"apr/s3/s3test", "", "test support"},
 	{"apr/quant/quanttest", "", "test support"},
 	{"apr/internal/near", "device/devicetest internal/ref internal/hostile", "test support"},
-	{"apr/internal/contracttest", "", "test support"},
+	{"apr/internal/contracttest", "device/devicetest", "test support"},
 	{"apr/internal/hostile", "", "test support"},
 	{"apr/internal/crashdisk", "", "test support"},
 	{"apr/internal/torture", "", "test support"},

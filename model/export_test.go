@@ -10,5 +10,5 @@ func (v *Saved) States() (all []device.Tensor) {
 	return append(all, v.Hidden)
 }
 
-// Dropping begins to drop values as a training pass does, until the returned function is called.
-func (m *Model) Dropping() func() { return m.dropping(0) }
+// BeginDropping drops values as a training pass does, until the returned function is called.
+func (m *Model) BeginDropping() func() { return m.dropping(0) }

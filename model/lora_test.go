@@ -177,7 +177,7 @@ func TestFrozenDropsNothing(t *testing.T) {
 	s := d.NewStream()
 	a, tokens := newAdapted(t, f, d, s, .4), f.tokens(d, s)
 	want := logitsOf(t, d, s, a.m.Frozen(), f, tokens)
-	defer a.m.Dropping()()
+	defer a.m.BeginDropping()()
 	if !equalBits(logitsOf(t, d, s, a.m.Frozen(), f, tokens), want) {
 		t.Error("values are dropped")
 	}

@@ -26,6 +26,7 @@ import (
 	"testing"
 
 	"apr/device"
+	"apr/internal/contracttest"
 	"apr/internal/fault"
 )
 
@@ -166,6 +167,7 @@ func (p Part) cases(t *testing.T, open func() device.Device) {
 				if i >= refusedCases && c.needs != "" && slices.Contains(d.Info().Lacks, c.needs) {
 					continue // the reference computes for seconds what the device refuses
 				}
+				contracttest.Cases(t, 1)
 				t.Run(strings.TrimPrefix(c.Name, name+"/"), func(t *testing.T) {
 					if err := c.Check(d); err != nil {
 						t.Error(err)
