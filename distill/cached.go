@@ -41,6 +41,7 @@ func (c Config) validateCached() error {
 	}{
 		{len(c.Teachers()) > 1 || c.Ensemble.routed(), "--strategy ensemble"},
 		{c.Guide.Weight != 0, "--strategy progressive, whose layers no cache holds"},
+		{c.Guide.Attention != 0, "--attention-weight, whose maps no cache holds"},
 		{c.TeacherFP8, "--teacher-gemm fp8"},
 		{c.HostExperts, "--teacher-experts host"},
 		{c.Remote != nil && (c.Ranks.World > 1 || c.Ranks.SameBits), "tcp:// and several ranks or --deterministic=world"},

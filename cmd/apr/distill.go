@@ -151,7 +151,7 @@ func runDistill(ctx context.Context, e *cli.Env, o *distillOptions) (cli.Result,
 	group.done = err == nil
 	guard.lostRank(err)
 	stopping()
-	err = o.howToGoOn(r.Output, err)
+	err = o.howToGoOn(r.Output, group.world > max(1, group.local), err)
 	verdict := reportRun(e, r.Output)
 	show.close()
 	res := o.result(c, out, r, dev)

@@ -19,7 +19,7 @@ func TestFullDiskSaysHowToGoOn(t *testing.T) {
 	}
 	hint := func(err error) string {
 		f := (*fault.Error)(nil)
-		if !errors.As(o.howToGoOn("runs/mine", err), &f) {
+		if !errors.As(o.howToGoOn("runs/mine", false, err), &f) {
 			t.Fatalf("%v is no fault", err)
 		}
 		return f.Hint
@@ -36,6 +36,11 @@ func TestFullDiskSaysHowToGoOn(t *testing.T) {
 	const want = "make room, then go on with `apr runs resume mine`"
 	if got := hint(errors.Join(full(), full())); got != want {
 		t.Errorf("hint %q, want %q", got, want)
+	}
+	f := fault.New(fault.Stopped, "rank 1 of 2 is gone")
+	const ranks = "start all ranks as before, each with --resume: they go on from the last checkpoint"
+	if o.howToGoOn("runs/mine", true, f); f.Hint != ranks {
+		t.Errorf("hint of a rank that a launcher started: %q", f.Hint)
 	}
 	if got := hint(full().WithHint("another")); got != "another" {
 		t.Errorf("a hint of its own became %q", got)

@@ -117,13 +117,17 @@ func shellWord(s string) string { return dispatch.Line(nil, []string{s}) }
 // resumeCommand is the command that goes on with a run.
 func resumeCommand(path, runsDir string) string { return "apr runs resume " + runName(path, runsDir) }
 
-// howToGoOn names the command that goes on with a run that a signal or a full disk has stopped.
-func (o *distillOptions) howToGoOn(path string, err error) error {
+// howToGoOn names the command that goes on with a run that a signal or a full disk has stopped. Of a run whose other
+// ranks somebody else started, as launched says, it is that command for all ranks.
+func (o *distillOptions) howToGoOn(path string, launched bool, err error) error {
 	f := (*fault.Error)(nil)
 	if !errors.As(err, &f) {
 		return err
 	}
 	command := "go on with `" + resumeCommand(path, o.RunsDir) + "`"
+	if launched {
+		command = "start all ranks as before, each with --resume: they go on from the last checkpoint"
+	}
 	switch {
 	case f.Kind == fault.Stopped:
 		f.Hint = command
