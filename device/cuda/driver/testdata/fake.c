@@ -106,6 +106,7 @@ static uintptr_t handles = 0x1000;
 static double now;
 typedef struct { int timed, recorded; double at; } Event;
 int cuStreamCreate(void **s, unsigned flags) { NEED_CONTEXT; *s = (void *)++handles; return flags == 1 ? 0 : 1; }
+int cuStreamCreateWithPriority(void **s, unsigned flags, int priority) { NEED_CONTEXT; *s = (void *)++handles; return flags == 1 && priority <= 0 ? 0 : 1; }
 int cuStreamDestroy_v2(void *s) { NEED_CONTEXT; return s ? 0 : 400; }
 int cuStreamSynchronize(void *s) { (void)s; NEED_CONTEXT; return env("FAKE_SYNC", 0); }
 int cuEventCreate(Event **e, unsigned flags) { NEED_CONTEXT; *e = calloc(1, sizeof **e); (*e)->timed = !(flags & 2); return 0; }
