@@ -42,8 +42,9 @@ func load7B(t *testing.T) (*cuda.Device, *model.Model) {
 	return d, m
 }
 
-// TestFewRowSpeed measures passes of 1 … 64 positions through a 7B model in Q4_K_M, and the time to the first token after a prompt of 64. On
-// an H200 64 positions take at most 4 ms, 2 … 8 at most 1.2 times as long as one, and the first token comes within 6 ms. Other GPUs have other
+// TestFewRowSpeed measures passes of 1 … 64 positions through a 7B model in Q4_K_M, and the time to the first token
+// after a prompt of 64. On an H200 64 positions take at most 4 ms, 2 … 8 at most 1.2 times as long as one, and the
+// first token comes within 6 ms. Other GPUs have other
 // limits: there times are shown.
 func TestFewRowSpeed(t *testing.T) {
 	d, m := load7B(t)

@@ -3,7 +3,7 @@ package device
 import "apr/tensor"
 
 // A device runs its operations one after the other, whichever of its streams they come from. Some devices can have a
-// second queue, whose operations run beside those of the first:
+// second queue. Operations of the second queue run while those of the first do:
 //
 //	first   -- update 1 --+---------- gradients 2 ----------+-- update 2 --+--
 //	                      | Follow                          | host waits   | Follow
@@ -16,22 +16,21 @@ import "apr/tensor"
 // Besider is a Device that can have a second queue.
 type Besider interface {
 	Device
-	// Beside opens a device whose operations run beside this one's, on the same machine and with the same bits. All
-	// memory that it takes comes from memory, U8 [1, n], which stays the caller's and is given back after Close of
-	// what is returned; beyond it there is none. Close it before this one.
+	// Beside opens the second queue. It computes the same bits. It takes all its memory from memory, U8 [1, n], and fails
+	// where that does not suffice. The caller closes the second queue, then gives memory back, then closes this device.
 	Beside(memory Tensor) (Beside, error)
 }
 
-// Beside is a device whose operations run beside those of another one.
+// Beside is the second queue of a Besider.
 type Beside interface {
 	Device
 	// Lend returns the other device's t, of Alloc, for operations of this device that read it.
 	Lend(t Tensor) Tensor
 	// LendWeight is Lend for a weight that reads such a tensor; other weights are not lent (a panic).
 	LendWeight(w Weight) Weight
-	// Follow lets what is queued from now on begin when the other device has done all that was queued there so far:
-	// after that it sees what was written to lent tensors. Before the other device writes to them again, the host has to
-	// wait for what reads them here (Wait, Download).
+	// Follow orders the queues: operations that are queued here after the call begin when all that was queued on the first
+	// device before the call is done, so that they read what it wrote to lent tensors. Before the first device writes to
+	// lent tensors again, the host has to wait for the operations here that read them (Wait, Download).
 	Follow()
 }
 

@@ -131,10 +131,8 @@ func (o *benchOptions) step(ctx context.Context, dev *opened, r *benchResult, st
 		return err
 	}
 	took("ranks")
-	if prep, ok := dev.Device.(dry.Preparer); ok {
-		if err := prep.Prepare(p.Record); err != nil {
-			return err
-		}
+	if err := prepare(dev, p.Record); err != nil {
+		return err
 	}
 	took("prepare")
 	s := dev.NewStream()
@@ -183,6 +181,14 @@ func (o *benchOptions) step(ctx context.Context, dev *opened, r *benchResult, st
 		return nil // what bounds a step of one device is measured with one
 	}
 	return o.bound(ctx, dev, s, p, r, flops)
+}
+
+// prepare reserves what a step takes, on a device that can.
+func prepare(dev *opened, step *dry.Record) error {
+	if p, ok := dev.Device.(dry.Preparer); ok {
+		return p.Prepare(step)
+	}
+	return nil
 }
 
 // join meets the other ranks of the measurement; nil where there are none.

@@ -74,7 +74,7 @@ func (d *dispatchOptions) own() []cli.Option {
 		{Name: "binary", Path: true, Value: cli.String(&d.binary, ""), Default: "local, slurm: this program; ssh, k8s: apr on PATH there", Help: "apr binary to run; ssh copies it to --remote-dir"},
 		{Name: "image", Value: cli.String(&d.image, ""), Help: "k8s: container image that holds apr and /bin/sh"},
 		{Name: "kind", Value: cli.Enum(&d.kind, kindJob, kindJob, kindJobSet),
-			Help: "k8s: what is submitted, an Indexed Job or a JobSet (when one of its pods fails, all pods start anew)"},
+			Help: "k8s: submit an Indexed Job, or a JobSet, whose pods all start anew when one of them fails"},
 		{Name: "claim", Value: cli.String(&d.claim, "apr"), Help: "k8s: PersistentVolumeClaim that holds models, data and runs"},
 		{Name: "secret", Value: cli.String(&d.secret, ""), Help: "k8s: Secret whose keys become variables of the pods, such as AWS_ACCESS_KEY_ID"},
 		{Name: "machines", Value: cli.Int(&d.machines, 1).AtLeast(1),

@@ -21,8 +21,8 @@ type planned struct {
 	Error   *struct{ Hint string }
 }
 
-// TestLargestBatchFits asks the command: the batch size that it calls the largest fits, one row more does not, whatever
-// batch size the question was asked with, and a refused run names the same one.
+// TestLargestBatchFits runs apr plan: the batch size that it calls the largest fits, and one row more does not. It is
+// the same one whatever --batch-size was asked for, and a refused run names it too.
 func TestLargestBatchFits(t *testing.T) {
 	model, err := filepath.Abs("../../testdata/models/gosrc")
 	if err != nil {

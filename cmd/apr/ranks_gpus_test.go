@@ -49,8 +49,8 @@ func haveGPUs(t *testing.T, n int) {
 	t.Cleanup(func() { gpuCount = old })
 }
 
-// ranksCase is a call on a machine with so many GPUs, and the rank that it is: of how many, how many of these it
-// starts, from which GPU on, where they meet; or the refusal.
+// ranksCase is a call of the command on a machine with gpus GPUs, and what is expected: its rank of world ranks, how
+// many ranks it starts on this machine (local), its GPU (device), and where ranks meet; or the refusal.
 type ranksCase struct {
 	name, env, args string
 	gpus            int

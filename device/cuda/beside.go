@@ -174,7 +174,7 @@ func (d *Device) LendWeight(w device.Weight) device.Weight {
 	return l
 }
 
-// Follow lets what is queued from now on begin behind what the first device was given so far.
+// Follow lets operations that are queued here from now on wait for all that the first device was given before.
 func (d *Device) Follow() {
 	first, begins := d.first, d.lent.begins
 	first.queue("Follow", func(t *driver.Thread) error { return t.Record(begins, first.stream) })
