@@ -2,7 +2,7 @@
 // equal tokens: cross-entropy on the data, the teacher on the data (forward and reverse KL), the teacher on the
 // student's rows (over the whole vocabulary, and by the drawn token alone), and half of each.
 //
-//	ownrows [-apr bin/apr] [-seeds 1,2] [-warm N] [-steps N] [-docs FILE] TEACHER CONFIG TEXT
+//	ownrows [-apr bin/apr] [-backend B] [-seeds 1,2] [-jobs N] [-warm N] [-steps N] [-docs FILE] TEACHER CONFIG TEXT
 //
 // All ways begin with one student that a seed and N steps of cross-entropy made: a new one would write noise. The
 // table has means over seeds and half of their range.
@@ -23,9 +23,9 @@ import (
 
 // options are the flags and arguments.
 type options struct {
-	apr, seeds, docs, dir string
-	warm, steps           int
-	teacher, config, text string
+	apr, backend, seeds, docs, dir string
+	jobs, warm, steps              int
+	teacher, config, text          string
 }
 
 // way is a way to teach.
@@ -62,6 +62,8 @@ type result struct {
 func main() {
 	var o options
 	flag.StringVar(&o.apr, "apr", "bin/apr", "the program")
+	flag.StringVar(&o.backend, "backend", "auto", "backend of all runs")
+	flag.IntVar(&o.jobs, "jobs", 1, "seeds at a time")
 	flag.StringVar(&o.seeds, "seeds", "1,2", "seeds, separated by commas")
 	flag.StringVar(&o.docs, "docs", "", "page whose table is replaced; empty: the table is printed")
 	flag.StringVar(&o.dir, "dir", "", "folder of the runs; empty: a temporary one")
@@ -92,26 +94,25 @@ func (o *options) run(ctx context.Context) error {
 		o.dir = dir
 	}
 	seeds := strings.Split(o.seeds, ",")
-	all := make([][]result, len(ways)+1)
 	for _, seed := range seeds {
 		if _, err := strconv.ParseUint(seed, 10, 63); err != nil {
 			return fmt.Errorf("-seeds: %q is no seed", seed)
 		}
-		begin := filepath.Join(o.dir, "warm-"+seed)
-		r, err := o.distill(ctx, begin, seed, o.warm, "3e-3", "--student-config", o.config, "--alpha", "0")
-		if err != nil {
-			return err
-		}
-		all[0] = append(all[0], r)
-		for i, w := range ways {
-			args := append([]string{"--student", filepath.Join(begin, "student.apr")}, w.args...)
-			to := filepath.Join(o.dir, fmt.Sprintf("%d-%s", i, seed))
-			if r, err = o.distill(ctx, to, seed, o.steps, "5e-4", args...); err != nil {
-				return err
-			}
-			all[i+1] = append(all[i+1], r)
-			fmt.Fprintf(os.Stderr, "seed %s, %s: %.4f nats, KL %.4f, %.0f s\n", seed, w.name, r.Nats, r.KL, r.All)
-		}
+	}
+	all := make([][]result, len(ways)+1)
+	for i := range all {
+		all[i] = make([]result, len(seeds))
+	}
+	clock, ctx, stop := trial.NewClock(ctx, 0)
+	defer stop()
+	which := make([]int, len(seeds))
+	for i := range which {
+		which[i] = i
+	}
+	if _, err := trial.Each(ctx, clock, o.jobs, which, func(ctx context.Context, i int) error {
+		return o.seed(ctx, seeds[i], func(way int, r result) { all[way][i] = r })
+	}); err != nil {
+		return err
 	}
 	text := table(all)
 	if o.docs == "" {
@@ -121,6 +122,26 @@ func (o *options) run(ctx context.Context) error {
 	return trial.Replace(o.docs, "ownrows", text)
 }
 
+// seed makes the runs of a seed: way 0 is what all others begin with.
+func (o *options) seed(ctx context.Context, seed string, keep func(way int, r result)) error {
+	begin := filepath.Join(o.dir, "warm-"+seed)
+	r, err := o.distill(ctx, begin, seed, o.warm, "3e-3", "--student-config", o.config, "--alpha", "0")
+	if err != nil {
+		return err
+	}
+	keep(0, r)
+	for i, w := range ways {
+		args := append([]string{"--student", filepath.Join(begin, "student.apr")}, w.args...)
+		to := filepath.Join(o.dir, fmt.Sprintf("%d-%s", i, seed))
+		if r, err = o.distill(ctx, to, seed, o.steps, "5e-4", args...); err != nil {
+			return err
+		}
+		keep(i+1, r)
+		fmt.Fprintf(os.Stderr, "seed %s, %s: %.4f nats, KL %.4f, %.0f s\n", seed, w.name, r.Nats, r.KL, r.All)
+	}
+	return nil
+}
+
 // distill makes a run.
 func (o *options) distill(ctx context.Context, dir, seed string, steps int, rate string, args ...string) (
 	result, error,
@@ -128,8 +149,8 @@ func (o *options) distill(ctx context.Context, dir, seed string, steps int, rate
 	var r result
 	args = append([]string{"distill", o.teacher, "--data", o.text, "--output", dir, "--seed", seed,
 		"--steps", strconv.Itoa(steps), "--batch-size", "8", "--seq-len", "128", "--learning-rate", rate,
-		"--eval-every", "0", "--samples", "0", "--control", "none", "--json", "--quiet"}, args...)
-	err := trial.Run(ctx, nil, &r, o.apr, args...)
+		"--eval-every", "0", "--samples", "0", "--control", "none", "--backend", o.backend, "--json", "--quiet"}, args...)
+	err := trial.Run(ctx, trial.Share(o.jobs), &r, o.apr, args...)
 	return r, err
 }
 
