@@ -80,7 +80,8 @@ trust: ## write docs/trust.md: what make falsify found for the commit at hand, b
 	@git diff --quiet HEAD -- ':!docs/trust.md' || { echo "trust: commit first: it is a commit that is reported on"; exit 1; }
 	@kept=bin/trust/$$(git rev-parse HEAD); mkdir -p $$kept; $(GO) build -o $$kept/apr ./cmd/apr; \
 	for id in $$(basename -s .yaml contracts/*.yaml); do \
-		[ -e $$kept/$$id.json ] || $$kept/apr contract falsify --allow-unavailable --json $$id > $$kept/$$id.tmp && mv $$kept/$$id.tmp $$kept/$$id.json || { echo "trust: $$id is not upheld"; exit 1; }; \
+		[ -e $$kept/$$id.json ] || { $$kept/apr contract falsify --allow-unavailable --json $$id > $$kept/$$id.tmp && \
+			mv $$kept/$$id.tmp $$kept/$$id.json; } || { echo "trust: $$id is not upheld"; exit 1; }; \
 	done; \
 	cat $$kept/*.json | $(GO) run ./tools/trust/main.go $(wildcard $(CARD)) > docs/trust.md
 
