@@ -315,7 +315,11 @@ func (in *inputs) loadData(ctx context.Context, c Config, obs Observer) error {
 	if err != nil {
 		return err
 	}
-	if in.train, err = in.route(c, in.train); err != nil {
+	read := in.train
+	if in.train, err = in.route(c, read); err != nil {
+		return err
+	}
+	if err := c.checkRoutes(read); err != nil {
 		return err
 	}
 	if in.held, err = in.route(c, in.held); err != nil {

@@ -250,6 +250,26 @@ func (in *inputs) route(c Config, t *corpus.Tokens) (*corpus.Tokens, error) {
 	return out, err
 }
 
+// checkRoutes refuses a route for a source that no document of the data has: its teacher would teach nothing.
+func (c Config) checkRoutes(t *corpus.Tokens) error {
+	if t == nil {
+		return nil
+	}
+	there := slices.Compact(slices.Sorted(slices.Values(t.Sources)))
+	for _, r := range c.Ensemble.Routes {
+		if slices.Contains(there, r.Source) {
+			continue
+		}
+		hint := fmt.Sprintf("sources of the data: %q", there)
+		if near := fault.Nearest(r.Source, there); near != "" {
+			hint = fmt.Sprintf("is %q meant? %s", near, hint)
+		}
+		return fault.New(fault.Invalid, "--route %s=%s: no document of the data has this source", r.Source, r.Model).
+			WithHint("%s", hint).WithID("E-DISTILL-119")
+	}
+	return nil
+}
+
 // identifyAll compares every teacher with the student.
 func (in *inputs) identifyAll(ctx context.Context, c Config, obs Observer) error {
 	first := in.teacher

@@ -54,7 +54,7 @@ func (o *distillOptions) takeGPUs(e *cli.Env) error {
 			return nil // rank 0 has counted
 		}
 		return fault.New(fault.Usage, "--gpus %s starts the ranks of this machine: --rank, --world-size and --rendezvous "+
-			"exclude it%s", o.GPUs, o.saysOfRanks()).WithID("E-RANKS-040")
+			"exclude it", o.GPUs).WithHint("leave out --gpus, or these:%s", o.saysOfRanks()).WithID("E-RANKS-040")
 	case o.Backend == "cpu":
 		return fault.New(fault.Usage, "--gpus %s with --backend cpu", o.GPUs).
 			WithHint("--world-size N starts N ranks on the CPU").WithID("E-RANKS-041")
