@@ -31,7 +31,11 @@ func TestTilesSpeed(t *testing.T) {
 		{inBlocks(t, tensor.Q5_K, 3584, 18944)},
 		{inBlocks(t, tensor.Q8_0, 3584, 18944)},
 	} {
-		tilesSpeed(t, d, parts)
+		rows, first := 0, parts[0].Info()
+		for _, p := range parts {
+			rows += p.Info().Shape[0]
+		}
+		t.Run(fmt.Sprintf("%dx%d_%v", rows, first.Shape[1], first.DType), func(t *testing.T) { tilesSpeed(t, d, parts) })
 	}
 }
 

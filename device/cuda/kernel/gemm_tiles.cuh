@@ -1,18 +1,21 @@
-// Products of up to 64 rows of bfloat16 with matrices of blocks in tiles, y = x·Wᵀ (of more than 32: gemm_tiles_wide.cuh; of up to 16 with Q4_K, Q5_K
-// and Q6_K: gemm_tiles_codes.cuh): see TileArgs of decode_layers.cuh. The blocks are
-// read once, and codes become bfloat16 in registers, in the bits that Dequantize gives: s·q − off, rounded once.
+// Products of up to 64 rows of bfloat16 with matrices of blocks in tiles, y = x·Wᵀ (of more than 32:
+// gemm_tiles_wide.cuh; of up to 16 with Q4_K, Q5_K and Q6_K: gemm_tiles_codes.cuh): see TileArgs of decode_layers.cuh.
+// The blocks are read once, and codes become bfloat16 in registers, in the bits that Dequantize gives: s·q − off,
+// rounded once.
 //
-// A warp has a tile, 16 rows of W, which are the operand A of tensor cores; 8 rows of x are the columns of B, up to 8 times. Lane 4g + t
-// has rows g and g+8 of the tile and, of every 256 columns (a span), 64 of its own. Which columns of a span meet in one instruction is free
-// as long as A and B agree: so a lane takes its codes as they stand, four for an instruction, and x goes to shared memory in the order in
-// which lanes ask for it, 16 bytes a lane for two instructions.
+// A warp has a tile, 16 rows of W, which are the operand A of tensor cores; 8 rows of x are the columns of B, up to 8
+// times. Lane 4g + t has rows g and g+8 of the tile and, of every 256 columns (a span), 64 of its own. Which columns of
+// a span meet in one instruction is free as long as A and B agree: so a lane takes its codes as they stand, four for an
+// instruction, and x goes to shared memory in the order in which lanes ask for it, 16 bytes a lane for two
+// instructions.
 //
-// A block has consecutive tiles of one part of W, a warp each, and a share of the spans of their rows: with a product, a tile of gate and
-// the same of up, side by side. A stage is one span: x of it for the block, and each warp's tile; stages come by asynchronous copies, those
-// of W before it is known what x is. Where spans are shared among blocks each leaves its sums, and tiles_join adds them in order.
+// A block has consecutive tiles of one part of W, a warp each, and a share of the spans of their rows: with a product,
+// a tile of gate and the same of up, side by side. A stage is one span: x of it for the block, and each warp's tile;
+// stages come by asynchronous copies, those of W before it is known what x is. Where spans are shared among blocks each
+// leaves its sums, and tiles_join adds them in order.
 //
-// A block has so many warps because decoding, products and reads of shared memory wait for each other within a warp: with two tiles a warp
-// and half as many warps products took a tenth to a fifth longer on an H200.
+// A block has so many warps because decoding, products and reads of shared memory wait for each other within a warp:
+// with two tiles a warp and half as many warps products took a tenth to a fifth longer on an H200.
 #pragma once
 #include "decode_layers.cuh"
 
@@ -41,20 +44,22 @@ struct TilesArgs {
     u32 warps, chunk;                 // warps of a block that have tiles; of products by codes, spans of x in shared memory at a time
 };
 
-// Decoded makes bfloat16 of codes. A code is put into the mantissa of a float whose exponent is known, BASE: then s·(q − bias) − off is
-// s·(BASE + q) − (s·(BASE + bias) + off), of which the subtrahend is exact: of Q4_K and Q5_K if d and dmin are not more than some 2¹⁰ apart.
-// place moves the codes of a word, of unit k, to their place in the bytes; PICK, with i·STEP, picks byte i.
+// Decoded makes bfloat16 of codes. A code is put into the mantissa of a float whose exponent is known, BASE: then s·(q
+// − bias) − off is s·(BASE + q) − (s·(BASE + bias) + off), of which the subtrahend is exact: of Q4_K and Q5_K if d and
+// dmin are not more than some 2¹⁰ apart. place moves the codes of a word, of unit k, to their place in the bytes; PICK,
+// with i·STEP, picks byte i.
 template <class B> struct Decoded : InTile<B> {
     static constexpr float base = 128;
     static constexpr u32 top = 0x43000000, pick = 0x7044, step = 0x100;
     APR_METHOD static u32 place(u32 w, u32) { return w; }
 };
-template <> struct Decoded<RowsQ4K> : InTile<RowsQ4K> { // units 2 and 3 are high nibbles, with a scale of a sixteenth
-    static constexpr float base = 16;
-    static constexpr u32 top = 0x41000000, pick = 0x7044, step = 0x100;
-    APR_METHOD static u32 place(u32 w, u32 k) { return (k < 2 ? w << 3 : w >> 1) | 0x80808080u; }
+template <> struct Decoded<RowsQ4K> : InTile<RowsQ4K> { // units 2 and 3 are high nibbles
+    static constexpr float base = 32; // of twice a code, with half its scale: as 16 + q it would need a bit of the exponent in each byte
+    static constexpr u32 top = 0x42000000, pick = 0x7044, step = 0x100;
+    APR_METHOD static u32 place(u32 w, u32 k) { return k < 2 ? w << 3 : w >> 1; }
     APR_METHOD static void scales(float (&s)[4], float (&off)[4], const u8 *span, u32 row, u32 t, u32) {
         pair_scales(s, off, load16(InTile<RowsQ4K>::of(span, row, 8)), t);
+        s[0] *= 0.5f, s[1] *= 0.5f;
     }
 };
 template <> struct Decoded<RowsQ5K> : InTile<RowsQ5K> {
@@ -80,7 +85,7 @@ template <class D> APR_DEVICE void decode(u32 &a, u32 &b, u32 word, u32 k, float
 struct Spans { u32 first, end; };
 APR_DEVICE Spans spans_of(const TilesArgs &a) {
     const u32 all = (a.cols + 255) / 256;
-    return {(u32)((i64)all * block_y() / a.shares), (u32)((i64)all * (block_y() + 1) / a.shares)};
+    return {all * block_y() / a.shares, all * (block_y() + 1) / a.shares};
 }
 
 // Tile is where a warp's tile is; with a product those of warps 2i and 2i + 1 are the same tile of gate and of up.
@@ -130,17 +135,47 @@ template <int N> struct Stage {
         const u32 n = (u32)min_of(size, (a.cols / 32 - 8 * span) * (size / 8));
         NO_UNROLL for (u32 at = 16 * lane(); p.there && at < n; at += 512) copy_async16(w + at, p.w + (u64)span * size + at);
     }
-    // fill_x begins to copy x of a span: 16 bytes, 8 columns of a row, to where the lane is that asks for them: lane 4·(row%8) + t of a unit.
-    // Zeros stand for rows and columns that are not there. HALVES: see TileLanes. 8 threads write 128 bytes that stand together, and a
-    // warp reads whole sectors.
-    APR_METHOD void fill_x(const TilesArgs &a, u32 span, bool halves) const {
+    // fill_x begins to copy x of a span: 16 bytes, 8 columns of a row, to where the lane is that asks for them: lane
+    // 4·(row%8) + t of a unit. Zeros stand for columns that are not there; what becomes of rows that are not is not
+    // written. 8 threads write 128 bytes that stand together, and a warp reads whole sectors.
+    template <class D> APR_METHOD void fill_x(const TilesArgs &a, u32 span) const {
         NO_UNROLL for (u32 i = thread(); i < N * 8 * 32; i += threads()) {
             const u32 t = i & 3, unit = (i >> 3 & 1) | (i >> 3 & 6), token = (i >> 2 & 1) | (i >> 6) << 1;
-            const u32 c = halves ? (t & 2) << 3 | (unit & 6) << 1 | (t & 1) << 1 | (unit & 1) : t << 3 | unit, column = 256 * span + 8 * c;
-            const bool there = token < a.tokens && column < a.cols;
-            const bf16 *from = (const bf16 *)a.x + (there ? token * a.x_stride + column : 0);
+            const u32 c = D::halves ? (t & 2) << 3 | (unit & 6) << 1 | (t & 1) << 1 | (unit & 1) : t << 3 | unit, column = 256 * span + 8 * c;
+            const bool there = !D::partial || column < a.cols;
+            const bf16 *from = (const bf16 *)a.x + (token < a.tokens ? token : 0) * a.x_stride + (there ? column : 0);
             copy_async16(x + 16 * ((unit * N + token / 8) * 32 + 4 * (token % 8) + t), from, there);
         }
+    }
+};
+
+// TileRing is a warp's place for spans of its tile, by bulk copies: `stages` of a.pitch bytes, and what they arrive at.
+// BYTES: of 256 values of a row, of which the last span may have less if PARTIAL.
+template <u32 BYTES, bool PARTIAL = false> struct TileRing {
+    static constexpr u32 size = TILE * BYTES, align = 128; // see lead of decode_layers.cuh
+    u8 *slots;
+    u64 *filled;
+    u32 turn = 0, parity = 0;
+    APR_METHOD TileRing(const TilesArgs &a, u8 *begin) {
+        slots = begin + warp() * a.stages * a.pitch, filled = (u64 *)(begin + a.warps * a.stages * a.pitch) + warp() * a.stages;
+        if (warp() < a.warps && lane() < a.stages) bulk_init(filled + lane(), 1);
+        sync_warp();
+    }
+    APR_METHOD static u32 lead_of(const Tile &p, u32 span) { return size % align ? lead((u64)(p.w - p.part.w) + (u64)span * size) : 0; }
+    APR_METHOD void fill(const TilesArgs &a, const Tile &p, u32 span, u32 slot) const {
+        const u32 before = lead_of(p, span), bytes = PARTIAL ? (u32)min_of(size, (a.cols / 32 - 8 * span) * (size / 8)) : size;
+        if (lane() == 0) copy_bulk(filled + slot, slots + slot * a.pitch, p.w + (u64)span * size - before, bytes + before);
+    }
+    // wait returns the next span once it is there; nothing comes of a tile that is not.
+    APR_METHOD const u8 *wait(const TilesArgs &a, const Tile &p, u32 span) const {
+        if (p.there) bulk_wait(filled + turn, parity);
+        return slots + turn * a.pitch + lead_of(p, span);
+    }
+    // advance begins to copy the span that takes the place of this one, which every lane has read.
+    APR_METHOD void advance(const TilesArgs &a, const Tile &p, u32 span, u32 end) {
+        sync_warp();
+        if (p.there && span + a.stages < end) fill(a, p, span + a.stages, turn);
+        if (++turn == a.stages) turn = 0, parity ^= 1;
     }
 };
 
@@ -189,7 +224,7 @@ template <class D, int N> APR_DEVICE void sum_tiles(const TilesArgs &a, const Ti
         if (s.first + i < s.end) stage(i).fill_w(a, p, s.first + i);
     wait_before(); // blocks of W do not change
     NO_UNROLL for (u32 i = 0; i < last; i++) {
-        if (s.first + i < s.end) stage(i).fill_x(a, s.first + i, D::halves);
+        if (s.first + i < s.end) stage(i).template fill_x<D>(a, s.first + i);
         copy_async_commit();
     }
     u32 slot = 0;
@@ -201,7 +236,7 @@ template <class D, int N> APR_DEVICE void sum_tiles(const TilesArgs &a, const Ti
         if (span + last < s.end) {
             const Stage<N> next = stage(slot == 0 ? last : slot - 1);
             next.fill_w(a, p, span + last);
-            next.fill_x(a, span + last, D::halves);
+            next.template fill_x<D>(a, span + last);
         }
         copy_async_commit();
         const Stage<N> now = stage(slot);
@@ -211,48 +246,42 @@ template <class D, int N> APR_DEVICE void sum_tiles(const TilesArgs &a, const Ti
 }
 
 // finish_gate writes y of a column of gate and of its column of up, and the product of both as they are stored.
-APR_DEVICE void finish_gate(const TilesArgs &a, u32 column, u32 token, float g, float u) {
-    const float gate = put(a, column, token, g), up = put(a, a.part[1].first + column, token, u);
-    store((bf16 *)a.product + token * a.product_stride + column, gated<bf16>(gate, up));
+APR_DEVICE void finish_gate(const TilesArgs &a, const Column &gate, const Column &up, u32 token, float g, float u) {
+    const float of_gate = gate.put(a, token, g), of_up = up.put(a, token, u);
+    store((bf16 *)a.product + token * a.product_stride + gate.at, gated<bf16>(of_gate, of_up));
 }
 
-// swap gives the warp of a tile of gate the sums of up's.
-template <int N> APR_DEVICE void swap(u8 *shared, float (&acc)[N][4]) {
-    float *at = (float *)shared + warp() / 2 * N * 128 + lane();
+// finish_tiles writes what a block has summed to y, or leaves it for tiles_join. Value v of a lane is of row g +
+// 8·(v/2) of its warp's tile and token 2t + v%2 of eight. Sums go through shared memory, where warps of gate and of up
+// see each other's and sixteen lanes find a token's 16 rows side by side, and are written in a loop: unrolled over a
+// lane's sums it was 4,000 instructions, which came slower than the products were made.
+template <int N> APR_DEVICE void finish_tiles(const TilesArgs &a, const Tile &p, u8 *shared, const float (&acc)[N][4]) {
+    constexpr u32 pitch = TILE + 4, size = 8 * N * pitch; // lanes of a warp write to different banks
+    float *const own = (float *)shared + warp() * size;
+    const u32 g = lane() >> 2, t = lane() & 3, row = lane() % TILE, of_part = TILE * p.tile + row;
     sync_block(); // the last stage has been read
     UNROLL for (u32 i = 0; i < 4 * N; i++)
-        if (warp() & 1) at[32 * i] = acc[i / 4][i % 4];
+        if (p.there) own[(i / 4 * 8 + 2 * t + (i & 1)) * pitch + g + 8 * (i >> 1 & 1)] = acc[i / 4][i % 4];
     sync_block();
-    UNROLL for (u32 i = 0; i < 4 * N; i++)
-        if (!(warp() & 1)) acc[i / 4][i % 4] = at[32 * i];
-}
-
-// write_sums writes a warp's sums to y, or leaves them for tiles_join; up are those of the same tile of up, in warps of gate. Value v of a
-// lane is of row g + 8·(v/2) of its tile and token 2t + v%2 of eight.
-template <int N> APR_DEVICE void write_sums(const TilesArgs &a, const Tile &p, const float (&acc)[N][4], const float (&up)[N][4]) {
-    const u32 g = lane() >> 2, t = lane() & 3;
-    UNROLL for (int n = 0; n < N; n++)
-        UNROLL for (u32 v = 0; v < 4; v++) {
-            const u32 token = 8 * n + 2 * t + (v & 1), row = TILE * p.tile + g + 8 * (v >> 1), column = p.part.first + row;
-            if (token >= a.tokens || !p.there || row >= p.part.rows) continue;
-            if (a.shares > 1) a.sums[((i64)block_y() * a.tokens + token) * a.width + column] = acc[n][v];
-            else if (!a.product) put(a, column, token, acc[n][v]);
-            else if (!(warp() & 1)) finish_gate(a, column, token, acc[n][v], up[n][v]);
-        }
-}
-
-// finish_tiles writes what a block has summed.
-template <int N> APR_DEVICE void finish_tiles(const TilesArgs &a, const Tile &p, u8 *shared, const float (&acc)[N][4]) {
-    float up[N][4] = {};
-    if (a.product && a.shares == 1) {
-        UNROLL for (int n = 0; n < N; n++)
-            UNROLL for (int v = 0; v < 4; v++) up[n][v] = acc[n][v];
-        swap(shared, up);
+    if (!p.there || of_part >= p.part.rows) return;
+    const float *from = own + row;
+    if (a.shares > 1) {
+        float *to = a.sums + (i64)block_y() * a.tokens * a.width + p.part.first + of_part;
+        UNROLL_8 for (u32 token = lane() / TILE; token < a.tokens; token += 2) to[token * (i64)a.width] = from[token * pitch];
+    } else if (!a.product) {
+        const Column column(a, p.part.first + of_part);
+        NO_UNROLL for (u32 token = lane() / TILE; token < a.tokens; token += 2) column.put(a, token, from[token * pitch]);
+    } else {
+        const u32 odd = warp() & 1;
+        const Column gate(a, of_part), up(a, a.part[1].first + of_part);
+        from -= odd * size;
+        NO_UNROLL for (u32 token = 2 * odd + lane() / TILE; token < a.tokens; token += 4)
+            finish_gate(a, gate, up, token, from[token * pitch], from[size + token * pitch]);
     }
-    write_sums<N>(a, p, acc, up);
 }
 
-// The whole, for up to 8·N rows of x. K: the types are Q4_K, Q5_K and Q6_K, else the others. Grid: (groups of tiles of all parts, shares).
+// The whole, for up to 8·N rows of x. K: the types are Q4_K, Q5_K and Q6_K, else the others. Grid: (groups of tiles of
+// all parts, shares).
 template <int N, bool K> APR_DEVICE void gemm_tiles(const TilesArgs &a) {
     DYNAMIC_SHARED(shared);
     let_next();
@@ -279,10 +308,16 @@ APR_DEVICE void join(const TilesArgs &a) {
     if (column >= columns) return;
     auto total = [&](u32 column) {
         const float *p = a.sums + (i64)token * a.width + column;
+        const i64 step = (i64)a.tokens * a.width;
         float v = 0;
-        for (u32 s = 0; s < a.shares; s++) v += p[(i64)s * a.tokens * a.width];
+        NO_UNROLL for (u32 first = 0; first < a.shares; first += 8) {
+            float w[8];
+            UNROLL for (u32 i = 0; i < 8; i++) w[i] = first + i < a.shares ? p[i * step] : 0.0f;
+            UNROLL for (u32 i = 0; i < 8; i++) v += w[i];
+            p += 8 * step;
+        }
         return v;
     };
-    if (a.product) finish_gate(a, column, token, total(column), total(a.part[1].first + column));
+    if (a.product) finish_gate(a, {a, column}, {a, a.part[1].first + column}, token, total(column), total(a.part[1].first + column));
     else put(a, column, token, total(column));
 }

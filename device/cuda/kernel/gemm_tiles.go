@@ -18,8 +18,12 @@ const (
 	tilesG      = "gemm_tiles_g_sm90" // of the others
 	tilesParts  = 4                   // TILES_PARTS of gemm_tiles.cuh
 	tilesWarps  = 18                  // TILES_WARPS
-	wideWarps   = 16                  // WIDE_WARPS of gemm_tiles_wide.cuh, of every block
-	wideAlign   = 1 << 10             // of its stages, and of the first
+	wideWarps   = 20                  // WIDE_WARPS of gemm_tiles_wide.cuh
+	wideThreads = 512                 // X_THREADS, of a block at least
+	wideX       = 32 << 10            // X_BYTES, of which there are two
+	wideAlign   = 1 << 10             // of x
+	wideStages  = 3                   // spans of a warp in shared memory at most
+	tilesAlign  = 128                 // align of TileRing
 	tilesStages = 4                   // spans of a block in shared memory at most
 	tilesShared = 220 << 10           // bytes of a block at most
 	tilesSums   = MaxScratch / 2
@@ -34,7 +38,7 @@ const (
 	tilesIssue   = 30   // and its instructions for 8 columns of B
 	tilesProduct = 104  // and their products, beside codes
 	tilesAlone   = 1000 // a span, codes alone, however few warps there are
-	wideX        = 800  // x of a span, beside blocks
+	wideCopy     = 800  // x of a span, beside blocks
 	wideProduct  = 512  // of a span of four tiles by a warpgroup
 )
 
@@ -72,7 +76,8 @@ func TileProductModule(d tensor.DType) string {
 	return tilesG
 }
 
-// TileProductModules names the modules that GemmTiles needs for a matrix whose parts are of these types, with + between them.
+// TileProductModules names the modules that GemmTiles needs for a matrix whose parts are of these types, with + between
+// them.
 func TileProductModules(types string) (all []string) {
 	for d := range layersTypes {
 		m := TileProductModule(d)
@@ -129,11 +134,13 @@ func GemmTiles(q Queue, y, x Mat, parts []Blocks, bias Mat, add bool) {
 	}
 }
 
-// GemmTilesSwiGLU computes gu = x·Wᵀ and m = silu(g)·u of gu as stored, W being gate, then up, of one type and shape, in tiles. Without
-// keep gu is not written. The bits are those of GemmTiles of both, then SwiGLU, if that cuts their rows alike.
+// GemmTilesSwiGLU computes gu = x·Wᵀ and m = silu(g)·u of gu as stored, W being gate, then up, of one type and
+// shape, in tiles. Without keep gu is not written. The bits are those of GemmTiles of both, then SwiGLU, if that cuts
+// their rows alike.
 func GemmTilesSwiGLU(q Queue, m, gu, x Mat, gate, up Blocks, keep bool) {
 	need(GemvSwiGLUServes(gu, gate, up), "GemmTilesSwiGLU", "types or shapes")
-	need(gu.Cols == 2*gate.Rows && m.Cols == gate.Rows && m.Rows == x.Rows && gu.Rows == x.Rows && m.Type == tensor.BF16, "GemmTilesSwiGLU", "shapes differ")
+	need(gu.Cols == 2*gate.Rows && m.Cols == gate.Rows && m.Rows == x.Rows && gu.Rows == x.Rows && m.Type == tensor.BF16,
+		"GemmTilesSwiGLU", "shapes differ")
 	a := newTiles([]Blocks{gate, up}, x)
 	a.y, a.yStride, a.width = gu.Ptr, int64(gu.Stride), uint32(gu.Cols)
 	a.product, a.productStride = m.Ptr, int64(m.Stride)
@@ -148,14 +155,19 @@ func GemmTilesSwiGLU(q Queue, m, gu, x Mat, gate, up Blocks, keep bool) {
 }
 
 func newTiles(parts []Blocks, x Mat) *tilesArgs {
-	need(x.Rows >= 1 && x.Rows <= TileProductRows && x.Type == tensor.BF16 && rowsAt(x, 16), "GemmTiles", "rows, type or alignment of x")
-	a := &tilesArgs{x: x.Ptr, xStride: int64(x.Stride), cols: uint32(x.Cols), tokens: uint32(x.Rows), parts: uint32(len(parts))}
+	need(x.Rows >= 1 && x.Rows <= TileProductRows && x.Type == tensor.BF16 && rowsAt(x, 16),
+		"GemmTiles", "rows, type or alignment of x")
+	a := &tilesArgs{
+		x: x.Ptr, xStride: int64(x.Stride), cols: uint32(x.Cols), tokens: uint32(x.Rows), parts: uint32(len(parts)),
+	}
 	first := 0
 	for i, w := range parts {
 		whole := w
 		whole.Rows = ceil(w.Rows, TileRows) * TileRows
 		need(TileProductServes(whole) && w.Cols == x.Cols, "GemmTiles", "type, shape or columns")
-		a.part[i] = tilesPart{w.Ptr, uint32(w.Rows), uint32(first), uint32(layersTypes[w.Type]), uint32(w.Type.RowBytes(256))}
+		a.part[i] = tilesPart{
+			w.Ptr, uint32(w.Rows), uint32(first), uint32(layersTypes[w.Type]), uint32(w.Type.RowBytes(256)),
+		}
 		first += w.Rows
 	}
 	return a
@@ -168,9 +180,9 @@ func (a *tilesArgs) launch(q Queue, parts []Blocks) {
 	}
 	s := shapeTiles(parts, int(a.tokens), a.product != 0, q.Multiprocessors())
 	a.stages, a.pitch, a.shares, a.warps = uint32(s.stages), uint32(s.pitch), uint32(s.shares), uint32(s.warps)
-	threads, shared := 32*s.warps, s.stages*s.pitch
+	threads := 32 * s.warps
 	if s.wide() {
-		threads, shared = 32*wideWarps, shared+wideAlign
+		threads = max(threads, wideThreads)
 	}
 	if s.shares > 1 {
 		a.sums = q.Scratch(4 * s.shares * int(a.tokens*a.width))
@@ -181,7 +193,7 @@ func (a *tilesArgs) launch(q Queue, parts []Blocks) {
 	}
 	q.Launch(Launch{
 		Module: module, Kernel: fmt.Sprintf("gemm_tiles_%s_%d", suffix, 8*s.columns),
-		Grid: [3]int{s.groups, s.shares, 1}, Block: threads, Shared: shared, Args: unsafe.Pointer(a),
+		Grid: [3]int{s.groups, s.shares, 1}, Block: threads, Shared: s.shared(), Args: unsafe.Pointer(a),
 	})
 	if s.shares > 1 {
 		a.join(q, module, "tiles_join_"+suffix)
@@ -204,7 +216,36 @@ type tilesShape struct {
 	warps         int // of a block, a tile each; of gate and of up in turns
 	groups        int // of tiles
 	shares        int // of a row's spans, each another block's
-	stages, pitch int // spans of a block in shared memory, bytes of one
+	stages, pitch int // spans of a block in shared memory, bytes of one; if wide of a warp, without x
+}
+
+// shared is how many bytes of shared memory a block has.
+func (s tilesShape) shared() int {
+	if s.wide() {
+		return wideAlign + 2*wideX + s.warps*s.stages*(s.pitch+8)
+	}
+	return s.stages * s.pitch
+}
+
+// fit chooses as many stages as there is room for, and reports whether there is room for two.
+func (s *tilesShape) fit(size int) bool {
+	s.stages, s.pitch = tilesStages, s.columns*4<<10+s.warps*size
+	if s.wide() {
+		s.stages, s.pitch = wideStages, ringPitch(size)
+	}
+	for s.stages > 1 && s.shared() > tilesShared {
+		s.stages--
+	}
+	return s.stages > 1
+}
+
+// ringPitch is how many bytes a span of a tile, of `size` bytes, takes in a ring: where spans do not begin at multiples
+// of tilesAlign, a copy begins up to so much before its span.
+func ringPitch(size int) int {
+	if size%tilesAlign == 0 {
+		return size
+	}
+	return ceil(size, tilesAlign)*tilesAlign + tilesAlign
 }
 
 // wide reports whether warpgroups multiply.
@@ -213,14 +254,16 @@ func (s tilesShape) wide() bool { return s.columns == 8 }
 // span is how long a span takes, of tiles of `size` bytes.
 func (s tilesShape) span(size int) float64 {
 	if s.wide() {
-		return float64(max(s.warps*size/tilesBytes+wideX, tilesAlone+wideProduct, s.warps/4*max(tilesDecode, wideProduct)))
+		each := s.warps / 4 * max(tilesDecode, wideProduct)
+		return float64(max(s.warps*size/tilesBytes+wideCopy, tilesAlone+wideProduct, each))
 	}
 	busy := ceil(s.warps, 4) * max(tilesDecode+s.columns*tilesIssue, s.columns*tilesProduct)
 	return float64(max(s.pitch/tilesBytes, tilesAlone+s.columns*tilesProduct, busy))
 }
 
-// shapeTiles chooses warps and shares so that the busiest multiprocessor has the least to do by a rough model: its blocks come one after the
-// other, each needs tilesBegin, and a span takes as long as its bytes need to come or, if that is longer, its codes and products.
+// shapeTiles chooses warps and shares so that the busiest multiprocessor has the least to do by a rough model: its
+// blocks come one after the other, each needs tilesBegin, and a span takes as long as its bytes need to come or, if
+// that is longer, its codes and products.
 func shapeTiles(parts []Blocks, tokens int, gated bool, multiprocessors int) (best tilesShape) {
 	columns, size, width := 8, 0, 0
 	switch {
@@ -233,17 +276,16 @@ func shapeTiles(parts []Blocks, tokens int, gated bool, multiprocessors int) (be
 		size, width = max(size, TileRows*int(w.Type.RowBytes(256))), width+w.Rows
 	}
 	spans, least := ceil(parts[0].Cols, 256), math.Inf(1)
-	step, most, align := 1, tilesWarps, 1
+	step, most := 1, tilesWarps
 	if gated {
 		step = 2
 	}
 	if columns == 8 {
-		step, most, align = 4, wideWarps, wideAlign
+		step, most = 4, wideWarps
 	}
 	for warps := step; warps <= most; warps += step {
-		s := tilesShape{columns: columns, warps: warps, pitch: ceil(columns*4<<10+warps*size, align) * align}
-		s.stages = min(tilesStages, tilesShared/s.pitch)
-		if s.stages < 2 {
+		s := tilesShape{columns: columns, warps: warps}
+		if !s.fit(size) {
 			continue
 		}
 		for i, w := range parts {

@@ -1,26 +1,27 @@
-// Products of 2 to 16 rows of bfloat16 with matrices of Q4_K, Q5_K and Q6_K in tiles, y = x·Wᵀ, by codes: gemm_tiles.cuh has the tiles, the
-// lanes and what becomes of sums.
+// Products of 2 to 16 rows of bfloat16 with matrices of Q4_K, Q5_K and Q6_K in tiles, y = x·Wᵀ, by codes:
+// gemm_tiles.cuh has the tiles, the lanes and what becomes of sums.
 //
-// A value of Q4_K is d·sc·q − dmin·m, with a code sc and a code m of each group of 32 columns: that is d·sc·(q − 8) + (8·d·sc − dmin·m). The
-// first part is what tensor cores multiply by x, as v = sc·(q − 8) rounded to bfloat16, which is exact up to 256: a code in the mantissa of a
-// bfloat16 of known exponent is 8 + q/2, and one fused multiply-add of pairs makes v of it, since 24·sc is a bfloat16. The second is the same for
-// all columns of a group, so that the sum of x over them is enough: Xg, which tensor cores add up too, with the columns of a group in one column
-// of B, and which stands as two bfloat16, hi and lo, where they ask for it. In a span of 256 columns
+// A value of Q4_K is d·sc·q − dmin·m, with a code sc and a code m of each group of 32 columns: that is d·sc·(q − 8) +
+// (8·d·sc − dmin·m). The first part is what tensor cores multiply by x, as v = sc·(q − 8) rounded to bfloat16, which is
+// exact up to 256: a code in the mantissa of a bfloat16 of known exponent is 8 + q/2, and one fused multiply-add of
+// pairs makes v of it, since 24·sc is a bfloat16. The second is the same for all columns of a group, so that the sum of
+// x over them is enough: Xg, which tensor cores add up too, with the columns of a group in one column of B, and which
+// stands as two bfloat16, hi and lo, where they ask for it. In a span of 256 columns
 //
 //   y += d·(Σ v·x + Σ sc·8·Xg) − dmin/8·(Σ m·8·Xg),
 //
-// where the second sum and the third are one instruction each, of codes, exact. Q5_K has 16 instead of 8; Q6_K, d·sc·(q − 32), has no second part.
-// A weight takes 1.5 instructions to decode (Q4_K), where gemm_tiles.cuh takes 3. Values are rounded as there, but before d and without the
-// minimum: other bits. The error is smaller, except for groups that lie to one side of q = 8, as those with one large weight do: there it is
-// up to 1/64 of a quantisation step.
+// where the second sum and the third are one instruction each, of codes, exact. Q5_K has 16 instead of 8; Q6_K, d·sc·(q
+// − 32), has no second part. A weight takes 1.5 instructions to decode (Q4_K), where gemm_tiles.cuh takes 3. Values are
+// rounded as there, but before d and without the minimum: other bits. The error is smaller, except for groups that lie
+// to one side of q = 8, as those with one large weight do: there it is up to 1/64 of a quantisation step.
 //
-// Warps copy spans of their tiles by themselves, each a bulk copy, `stages` ahead. x comes in chunks of spans for the block: one, if that is
-// all of them, or two that are filled in turns, and then a barrier is between chunks instead of between spans.
+// Warps copy spans of their tiles by themselves, each a bulk copy, `stages` ahead. x comes in chunks of spans for the
+// block: one, if that is all of them, or two that are filled in turns, and then a barrier is between chunks instead of
+// between spans.
 #pragma once
 #include "gemm_tiles.cuh"
 
 constexpr u32 CODES_WARPS = 18; // of a block at most
-constexpr u32 CODES_LEAD = 128; // copies begin at multiples of it: see lead of decode_layers.cuh
 
 // Pairs of bfloat16.
 constexpr u32 PAIR_ONE = 0x3f803f80, PAIR_TWO = 0x40004000;
@@ -30,8 +31,8 @@ APR_DEVICE u32 of_codes(u32 w, u32 i) { return fma_bf16(byte_perm(w, 0x43, i ? 0
 // halves_of makes pairs of bfloat16 of the bytes of w, the upper byte of each being top.
 APR_DEVICE void halves_of(u32 &a, u32 &b, u32 w, u32 top) { a = byte_perm(w, top, 0x4140), b = byte_perm(w, top, 0x4342); }
 
-// PairCodes is a lane's part of a row of a span of Q4_K or Q5_K: groups 2t and 2t + 1. MIDDLE is the code that becomes 0. Pairs of codes are
-// multiplied by sc and get off: those of Q4_K stand for 8 + q/2, those of Q5_K for 32 + q.
+// PairCodes is a lane's part of a row of a span of Q4_K or Q5_K: groups 2t and 2t + 1. MIDDLE is the code that becomes
+// 0. Pairs of codes are multiplied by sc and get off: those of Q4_K stand for 8 + q/2, those of Q5_K for 32 + q.
 template <u32 MIDDLE> struct PairCodes {
     static constexpr bool sums = true; // of x are asked for
     u32 shares, minima, sc[2], off[2]; // shares: MIDDLE/8·sc of both groups
@@ -125,13 +126,13 @@ template <int N> struct Chunk {
         NO_UNROLL for (u32 span = first; span < end; span++) {
             u8 *to = x + (span - first) * x_bytes + 16 * (unit * N * 32 + t);
             NO_UNROLL for (u32 token = (i >> 2 & 1) + 2 * (thread() >> 6); token < 8 * N; token += 2 * step) {
-                const bool there = token < a.tokens; // columns are whole spans
-                copy_async16(to + 512 * (token >> 3) + 64 * (token & 7), (const bf16 *)a.x + (there ? token * a.x_stride + 256 * span + 8 * c : 0), there);
+                const u32 row = token < a.tokens ? token : 0; // what becomes of rows that are not there is not written
+                copy_async16(to + 512 * (token >> 3) + 64 * (token & 7), (const bf16 *)a.x + row * a.x_stride + 256 * span + 8 * c);
             }
         }
     }
-    // add_up makes 8·Xg of `spans` spans. A warp has two times 8 rows of x, which are the rows of A here; columns of B are groups. What a lane
-    // gets, of a row groups 2t and 2t + 1, is what it holds of B where Xg is multiplied.
+    // add_up makes 8·Xg of `spans` spans. A warp has two times 8 rows of x, which are the rows of A here; columns of B
+    // are groups. What a lane gets, of a row groups 2t and 2t + 1, is what it holds of B where Xg is multiplied.
     APR_METHOD void add_up(u32 spans) const {
         const u32 l = lane(), g = l >> 2, t = l & 3;
         NO_UNROLL for (u32 span = warp(); span < spans; span += threads() / 32) {
@@ -189,36 +190,11 @@ template <class C, int N> APR_DEVICE void multiply_codes(float (&acc)[N][4], con
         UNROLL for (u32 i = 0; i < 4; i++) acc[n][i] = fma_rn(row[i / 2].d, part[n][i], acc[n][i]);
 }
 
-// CodesRing is a warp's place for spans of its tile: `stages` of a.pitch bytes, and what their copies arrive at.
-template <class C> struct CodesRing {
-    static constexpr u32 size = TILE * C::bytes;
-    u8 *slots;
-    u64 *filled;
-    u32 turn = 0, parity = 0;
-    APR_METHOD CodesRing(const TilesArgs &a, u8 *begin) {
-        slots = begin + warp() * a.stages * a.pitch, filled = (u64 *)(begin + a.warps * a.stages * a.pitch) + warp() * a.stages;
-    }
-    APR_METHOD static u32 lead_of(const Tile &p, u32 span) { return size % CODES_LEAD ? lead((u64)(p.w - p.part.w) + (u64)span * size) : 0; }
-    APR_METHOD void fill(const TilesArgs &a, const Tile &p, u32 span, u32 slot) const {
-        const u32 before = lead_of(p, span);
-        if (lane() == 0) copy_bulk(filled + slot, slots + slot * a.pitch, p.w + (u64)span * size - before, size + before);
-    }
-    APR_METHOD const u8 *wait(const TilesArgs &a, const Tile &p, u32 span) const {
-        bulk_wait(filled + turn, parity);
-        return slots + turn * a.pitch + lead_of(p, span);
-    }
-    APR_METHOD void advance(const TilesArgs &a) {
-        if (++turn == a.stages) turn = 0, parity ^= 1;
-    }
-};
-
 // sum_codes adds up the block's spans.
 template <class C, int N> APR_DEVICE void sum_codes(const TilesArgs &a, const Tile &p, u8 *shared, float (&acc)[N][4]) {
     const Spans s = spans_of(a);
     const u32 buffers = a.chunk < s.end - s.first ? 2 : 1;
-    CodesRing<C> ring(a, shared + buffers * a.chunk * (Chunk<N>::x_bytes + Chunk<N>::sum_bytes));
-    if (lane() < a.stages) bulk_init(ring.filled + lane(), 1);
-    sync_warp();
+    TileRing<C::bytes> ring(a, shared + buffers * a.chunk * (Chunk<N>::x_bytes + Chunk<N>::sum_bytes));
     NO_UNROLL for (u32 i = 0; i < a.stages; i++)
         if (p.there && s.first + i < s.end) ring.fill(a, p, s.first + i, i);
     wait_before(); // blocks of W do not change
@@ -242,9 +218,7 @@ template <class C, int N> APR_DEVICE void sum_codes(const TilesArgs &a, const Ti
         NO_UNROLL for (u32 span = first; p.there && span < end; span++) {
             const u8 *w = ring.wait(a, p, span);
             multiply_codes<C, N>(acc, now.x + (span - first) * Chunk<N>::x_bytes, now.sums + (span - first) * Chunk<N>::sum_bytes, w);
-            sync_warp(); // every lane has read
-            if (span + a.stages < s.end) ring.fill(a, p, span + a.stages, ring.turn);
-            ring.advance(a);
+            ring.advance(a, p, span, s.end);
         }
         if (end == s.end) break;
         sync_block(); // the chunk has been read

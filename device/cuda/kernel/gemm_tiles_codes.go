@@ -9,7 +9,6 @@ import (
 const (
 	tilesC          = "gemm_tiles_c_sm90" // of Q4_K, Q5_K and Q6_K, by codes
 	codesWarps      = 18                  // CODES_WARPS of gemm_tiles_codes.cuh
-	codesAlign      = 128                 // CODES_LEAD
 	codesStages     = 4                   // spans of a warp in shared memory at most
 	codesX          = 8 * (512 + 32)      // bytes of a span of 8 rows of x, and of its sums
 	codesChunkSpans = 32                  // of a chunk at most
@@ -107,10 +106,6 @@ func shapeCodes(parts []Blocks, tokens int, gated bool, multiprocessors int) (be
 	for _, w := range parts {
 		size, width = max(size, TileRows*int(w.Type.RowBytes(256))), width+w.Rows
 	}
-	pitch := size
-	if size%codesAlign != 0 { // a copy begins up to so much before its span
-		pitch = ceil(size, codesAlign)*codesAlign + codesAlign
-	}
 	columns, spans, least := ceil(tokens, 8), parts[0].Cols/256, math.Inf(1)
 	for warps := 2; warps <= codesWarps; warps += 2 {
 		groups := 0
@@ -122,7 +117,7 @@ func shapeCodes(parts []Blocks, tokens int, gated bool, multiprocessors int) (be
 			}
 		}
 		for shares := 1; shares <= spans; shares++ {
-			s := codesShape{columns: columns, warps: warps, groups: groups, shares: shares, pitch: pitch}
+			s := codesShape{columns: columns, warps: warps, groups: groups, shares: shares, pitch: ringPitch(size)}
 			s.spans = ceil(spans, shares)
 			if !s.fit() {
 				continue

@@ -1,4 +1,5 @@
-// Products of up to 64 rows with matrices in tiles, of types whose blocks are one group: Q8_0, Q4_0 and Q5_0: see gemm_tiles.cuh and, of one row, tiles_row.cuh.
+// Products of up to 64 rows with matrices in tiles, of types whose blocks are one group: Q8_0, Q4_0 and Q5_0: see
+// gemm_tiles.cuh and, of one row, tiles_row.cuh.
 //apr:module target=sm_90a types=bf16 roles=tiles,optional emulated=yes
 #include "tiles_row.cuh"
 #include "gemm_tiles_wide.cuh"

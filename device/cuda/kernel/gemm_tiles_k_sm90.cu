@@ -1,4 +1,5 @@
-// Products of 17 to 64 rows, and of one, with matrices in tiles, of Q4_K, Q5_K and Q6_K: see gemm_tiles.cuh and, of one row, tiles_row.cuh.
+// Products of 17 to 64 rows, and of one, with matrices in tiles, of Q4_K, Q5_K and Q6_K: see gemm_tiles.cuh and, of one
+// row, tiles_row.cuh.
 //apr:module target=sm_90a types=bf16 roles=tiles,optional emulated=yes
 #include "tiles_row.cuh"
 #include "gemm_tiles_wide.cuh"

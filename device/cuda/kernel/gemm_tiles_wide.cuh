@@ -1,41 +1,65 @@
-// Products of 33 to 64 rows of bfloat16 with matrices of blocks in tiles, by warpgroups: gemm_tiles.cuh has the form and the rest.
+// Products of 33 to 64 rows of bfloat16 with matrices of blocks in tiles, by warpgroups: gemm_tiles.cuh has the form
+// and the rest.
 //
-// What stands there for a warp holds for each of the four of a warpgroup, whose 64 rows of W are one operand A, in registers. B is x in shared
-// memory, which the multiplication reads once for the four; there, warps read it for themselves, and those reads were what products waited for.
-// Four panels of a stage have 64 columns each, in the order in which lanes hold codes: a panel's row is a row of x, 128 bytes, in which the 16-byte
-// chunk c stands at chunk c ^ (row mod 8).
+// What stands there for a warp holds for each of the four of a warpgroup, whose 64 rows of W are one operand A, in
+// registers. B is x in shared memory, which the multiplication reads once for the four; there, warps read it for
+// themselves, and those reads were what products waited for. Four panels of a stage have 64 columns each, in the order
+// in which lanes hold codes: a panel's row is a row of x, 128 bytes, in which the 16-byte chunk c stands at chunk c ^
+// (row mod 8).
 //
-// A block has 512 threads, whatever tiles it has: each brings 32 values of x, a span ahead, through registers, where the order changes.
+// Each warp copies spans of its tile by itself (TileRing). x of two spans stands in shared memory: each of a block's
+// first 512 threads, of which it has no fewer, copies 32 values of the next span and puts them in that order where they
+// stand.
 #pragma once
 #define PANEL 8192 // bytes, 64 rows of x
 #include "attention_hopper.cuh"
 
-constexpr u32 WIDE_WARPS = 16;
+constexpr u32 WIDE_WARPS = 20;                       // of a block at most
+constexpr u32 X_THREADS = 512, X_BYTES = 4 * PANEL; // that bring x of a span, its bytes
 
-// XOfSpan is a thread's share of x of a span: of a row of x the 32 columns that lanes hold in a unit, 8 each.
+// XOfSpan is a thread's share of x of a span: of a row of x the 32 columns that lanes hold in a unit, 8 each, in four
+// chunks of a panel's row. Eight threads that stand together have eight rows, so that they write to different banks; a
+// warp reads whole sectors.
 struct XOfSpan {
-    u32x4 v[4]; // of lane t of four
-    APR_METHOD void load(const TilesArgs &a, u32 span, bool halves) {
-        const u32 token = thread() >> 3, unit = thread() & 7;
-        UNROLL for (u32 t = 0; t < 4; t++) {
-            const u32 c = halves ? (t & 2) << 3 | (unit & 6) << 1 | (t & 1) << 1 | (unit & 1) : t << 3 | unit, column = 256 * span + 8 * c;
-            v[t] = u32x4{0, 0, 0, 0};
-            if (token < a.tokens && column < a.cols) v[t] = *(const u32x4 *)((const bf16 *)a.x + token * a.x_stride + column);
-        }
+    u32 token, unit, at; // at: of chunk 0
+    APR_METHOD XOfSpan() {
+        int i = (int)thread();
+        opaque(i); // places are computed where they are asked for, not kept in registers that products lack
+        token = (i & 7) | i >> 6 << 3, unit = i >> 3 & 7, at = unit / 2 * PANEL + 128 * token + ((4 * (unit & 1) ^ (token & 7)) << 4);
     }
-    // store puts the two values of each lane that meet in a product side by side.
-    APR_METHOD void store(u8 *x) const {
-        const u32 token = thread() >> 3, unit = thread() & 7;
-        u8 *row = x + unit / 2 * PANEL + 128 * token;
-        UNROLL for (u32 i = 0; i < 4; i++)
-            *(u32x4 *)(row + (((4 * (unit & 1) + i) ^ (token & 7)) << 4)) = u32x4{v[0][i], v[1][i], v[2][i], v[3][i]};
+    APR_METHOD u8 *chunk(u8 *x, u32 i) const { return x + (at ^ i << 4); }
+    // fill begins to copy it, chunk t being of lane t of four. Zeros stand for columns that are not there; what becomes
+    // of rows that are not is not written.
+    template <class D> APR_METHOD static void fill(const TilesArgs &a, u8 *x, u32 span) {
+        if (thread() >= X_THREADS) return;
+        const XOfSpan of;
+        const u32 first = D::halves ? (of.unit & 6) << 1 | (of.unit & 1) : of.unit;
+        const bf16 *from = (const bf16 *)a.x + (of.token < a.tokens ? of.token : 0) * a.x_stride + 256 * span + 8 * first;
+        UNROLL for (u32 t = 0; t < 4; t++) {
+            const u32 after = D::halves ? (t & 2) << 6 | (t & 1) << 4 : t << 6; // columns
+            if constexpr (D::partial) {
+                const bool there = 256 * span + 8 * first + after < a.cols;
+                copy_async16(of.chunk(x, t), there ? from + after : (const bf16 *)a.x, there);
+            } else copy_async16(of.chunk(x, t), from + after);
+        }
+        copy_async_commit();
+    }
+    // turn puts the two values of each lane that meet in a product side by side, once the thread's copies have come.
+    APR_METHOD static void turn(u8 *x) {
+        if (thread() >= X_THREADS) return;
+        const XOfSpan of;
+        u32x4 v[4];
+        UNROLL for (u32 t = 0; t < 4; t++) v[t] = load16(of.chunk(x, t));
+        UNROLL for (u32 i = 0; i < 4; i++) store16(of.chunk(x, i), u32x4{v[0][i], v[1][i], v[2][i], v[3][i]});
+        publish();
     }
 };
 
-// multiply_wide adds the products of a stage.
+// multiply_wide starts the products of a span, whose last are under way when it returns.
 template <class D> APR_DEVICE void multiply_wide(float (&acc)[32], u32 x, const u8 *w, u32 groups) {
     const u32 g = lane() >> 2, t = lane() & 3;
     const SpanScales<D> of(w, g, t, groups);
+    x = shfl(x, 0); // is of the warp, as the compiler does not see
     UNROLL for (u32 k = 0; k < 4; k++) {
         Words q[2][4];
         UNROLL for (u32 r = 0; r < 2; r++) D::words(q[r], w, g + 8 * r, t, groups); // of which unit k is used
@@ -44,38 +68,33 @@ template <class D> APR_DEVICE void multiply_wide(float (&acc)[32], u32 x, const 
             UNROLL for (u32 r = 0; r < 2; r++) of.decode(rows[4 * i + r], rows[4 * i + 2 + r], q[r][k].w[i], k, r);
         start_scores<1>(acc, rows, operand(x + k * PANEL));
         if (k < 3) wait_products<1>(acc);
-        else wait_products<0>(acc);
     }
 }
 
-// sum_wide adds up the block's spans: sum_tiles with x through registers.
+// sum_wide adds up the block's spans. x of two is in shared memory, before the rings of W.
 template <class D> APR_DEVICE void sum_wide(const TilesArgs &a, const Tile &p, u8 *shared, float (&acc)[32]) {
     const Spans s = spans_of(a);
-    const u32 last = a.stages - 1;
-    auto stage = [&](u32 slot) { return Stage<8>(a, shared, slot, D::bytes); };
-    NO_UNROLL for (u32 i = 0; i < last; i++)
-        if (s.first + i < s.end) stage(i).fill_w(a, p, s.first + i);
+    TileRing<D::bytes, D::partial> ring(a, shared + 2 * X_BYTES);
+    NO_UNROLL for (u32 i = 0; i < a.stages; i++)
+        if (p.there && s.first + i < s.end) ring.fill(a, p, s.first + i, i);
     wait_before(); // blocks of W do not change
-    XOfSpan x;
-    NO_UNROLL for (u32 i = 0; i < last; i++) {
-        if (s.first + i < s.end) x.load(a, s.first + i, D::halves), x.store(stage(i).x);
-        copy_async_commit();
-    }
-    publish();
-    u32 slot = 0;
+    auto panels = [&](u32 span) { return shared + ((span - s.first) & 1) * X_BYTES; };
+    auto arrive = [&](u32 span) {
+        if (span >= s.end) return;
+        copy_async_wait<0>();
+        XOfSpan::turn(panels(span));
+    };
+    XOfSpan::fill<D>(a, panels(s.first), s.first);
+    arrive(s.first);
     NO_UNROLL for (u32 span = s.first; span < s.end; span++) {
-        if (a.stages == 2) copy_async_wait<0>();
-        else if (a.stages == 3) copy_async_wait<1>();
-        else copy_async_wait<2>();
-        sync_block(); // the stage is there for all, and the one before has been read
-        const u32 free = slot == 0 ? last : slot - 1;
-        const bool more = span + last < s.end;
-        if (more) stage(free).fill_w(a, p, span + last), x.load(a, span + last, D::halves);
-        copy_async_commit();
-        const Stage<8> now = stage(slot);
-        if (warp() < a.warps) multiply_wide<D>(acc, shared_address(now.x), now.w, (u32)min_of(8, a.cols / 32 - 8 * span));
-        if (more) x.store(shared + free * a.pitch), publish();
-        slot = slot == last ? 0 : slot + 1;
+        sync_block(); // x of the span is there for all, and that of the one before has been read
+        if (span + 1 < s.end) XOfSpan::fill<D>(a, panels(span + 1), span + 1);
+        if (warp() < a.warps) {
+            multiply_wide<D>(acc, shared_address(panels(span)), ring.wait(a, p, span), D::partial ? (u32)min_of(8, a.cols / 32 - 8 * span) : 8);
+            arrive(span + 1);
+            wait_products<0>(acc);
+            ring.advance(a, p, span, s.end);
+        } else arrive(span + 1);
     }
 }
 

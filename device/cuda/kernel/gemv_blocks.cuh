@@ -323,20 +323,29 @@ template <class B, int M, class X> APR_DEVICE void dot(float (&sum)[M], const u8
     }
 }
 
-// put writes y of one column and token, and returns it as it is stored.
-template <class Args> APR_DEVICE float put(const Args &a, u32 column, u32 token, float sum) {
-    const i64 at = token * a.y_stride + column;
-    if (a.bias) sum += a.bias[column];
-    if (a.flags & 2) {
-        if (a.flags & 1) sum += ((const float *)a.y)[at];
-        if (!(a.flags & 4)) ((float *)a.y)[at] = sum;
-        return sum;
+// Column is a column of y that a thread writes.
+struct Column {
+    i64 at;
+    float bias;
+    template <class Args> APR_METHOD Column(const Args &a, u32 column) : at(column), bias(a.bias ? a.bias[column] : -0.0f) {} // −0 changes no sum
+    // put writes y of a token, and returns it as it is stored.
+    template <class Args> APR_METHOD float put(const Args &a, u32 token, float sum) const {
+        sum += bias;
+        if ((a.flags & 7) == 4) return from_bf16(to_bf16(sum)); // y is not there
+        const i64 to = token * a.y_stride + at;
+        if (a.flags & 2) {
+            if (a.flags & 1) sum += ((const float *)a.y)[to];
+            if (!(a.flags & 4)) ((float *)a.y)[to] = sum;
+            return sum;
+        }
+        if (a.flags & 1) sum += from_bf16(((const bf16 *)a.y)[to]);
+        const bf16 v = to_bf16(sum);
+        if (!(a.flags & 4)) ((bf16 *)a.y)[to] = v;
+        return from_bf16(v);
     }
-    if (a.flags & 1) sum += from_bf16(((const bf16 *)a.y)[at]);
-    const bf16 v = to_bf16(sum);
-    if (!(a.flags & 4)) ((bf16 *)a.y)[at] = v;
-    return from_bf16(v);
-}
+};
+// put writes y of one column and token, and returns it as it is stored.
+template <class Args> APR_DEVICE float put(const Args &a, u32 column, u32 token, float sum) { return Column(a, column).put(a, token, sum); }
 
 // Rounded are 8 values of bfloat16 as integers, four lanes having a group.
 struct Rounded {
