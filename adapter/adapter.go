@@ -39,6 +39,7 @@ type Module struct {
 type Adapter struct {
 	Base    string // path or repository of the model that it was trained on, as it was recorded
 	Norms   string // identity of that model, see Identity; empty: not recorded
+	Times   string // how often that model holds the adapter, see Held; empty: not recorded
 	Dropout float64
 	Modules []Module
 
@@ -200,7 +201,7 @@ func Open(path string, f *modelfile.Files) (*Adapter, error) {
 		return nil, fault.In(fault.Invalid, path, "is an adapter of another model (%s): the norms of %s are not those that it was trained with", cmp.Or(a.Base, "of no name"), f.Path).
 			WithHint("give the model that the adapter was trained on, in any type").WithID("E-ADAPTER-002")
 	}
-	return a, nil
+	return a, a.notTwice(path, f)
 }
 
 // read reads a folder or a file. Where odd, values that no trained model has are only told.

@@ -408,6 +408,101 @@ func TestAnotherModel(t *testing.T) {
 	}
 }
 
+// An adapter is refused for a model that holds it already, whose norms are the base's, and taken for a base in codes. One
+// that is too small to be seen beside the codes' errors is not judged.
+func TestMergedAlready(t *testing.T) {
+	f := open(t, base)
+	a, err := Open(goldens+"/lora/plain", f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	merged := rewritten(t, func(f *modelfile.Files) error { return a.Merge(f) })
+	for name, c := range map[string]struct {
+		scale float64
+		model *modelfile.Files
+		want  string
+	}{
+		"its base":             {1, f, ""},
+		"its base in 8 bits":   {1, rounded(t, f), ""},
+		"merged":               {1, merged, "was merged into"},
+		"merged and in 8 bits": {1, rounded(t, merged), "was merged into"},
+		"a small one, merged":  {1e-6, merged, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := *a
+			b.Modules = slices.Clone(a.Modules)
+			for i := range b.Modules {
+				b.Modules[i].Scale *= c.scale
+			}
+			if err := b.Record(f); err != nil {
+				t.Fatal(err)
+			}
+			if (b.Times == "") != (c.scale < 1) {
+				t.Errorf("recorded %q", b.Times)
+			}
+			dir := filepath.Join(t.TempDir(), "a")
+			if _, err := b.SavePEFT(dir, false); err != nil {
+				t.Fatal(err)
+			}
+			_, err := Open(dir, c.model)
+			if c.want == "" && err != nil || c.want != "" && (fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(), c.want)) {
+				t.Errorf("got %v, want %q", err, c.want)
+			}
+		})
+	}
+}
+
+// rounded is f with its matrices rounded as codes of 8 bits are, one scale a row.
+func rounded(t *testing.T, f *modelfile.Files) *modelfile.Files {
+	t.Helper()
+	from := f
+	return rewritten(t, func(f *modelfile.Files) error {
+		m := &merged{File: from.File, byName: map[string]tensor.Stored{}}
+		for _, s := range from.File.Tensors() {
+			if v := read64(t, from, s.Name); len(s.Shape) == 2 {
+				for r := range s.Shape[0] {
+					row := v[r*s.Shape[1] : (r+1)*s.Shape[1]]
+					var top float64
+					for _, x := range row {
+						top = max(top, math.Abs(float64(x)))
+					}
+					for i, x := range row {
+						row[i] = float32(math.Round(float64(x)/top*127) * top / 127)
+					}
+				}
+				raw := make([]byte, s.Size)
+				tensor.Narrow(raw, v, s.DType)
+				s.ReaderAt = bytesAt(raw)
+			}
+			m.list, m.byName[s.Name] = append(m.list, s), s
+		}
+		f.File = m
+		return nil
+	})
+}
+
+// rewritten is the base, changed and written again.
+func rewritten(t *testing.T, change func(f *modelfile.Files) error) *modelfile.Files {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "m")
+	if err := os.CopyFS(dir, os.DirFS(base)); err != nil {
+		t.Fatal(err)
+	}
+	f := open(t, base)
+	if err := change(f); err != nil {
+		t.Fatal(err)
+	}
+	var all []tensor.Source
+	for _, s := range f.File.Tensors() {
+		all = append(all, s.Source())
+	}
+	path := filepath.Join(dir, "model.safetensors")
+	if err := safetensors.Write(path, all, safetensors.Options{Force: true, Metadata: map[string]string{"format": "pt"}}); err != nil {
+		t.Fatal(err)
+	}
+	return open(t, dir)
+}
+
 // tampered is the base with one value of one norm changed.
 func tampered(t *testing.T) *modelfile.Files {
 	t.Helper()

@@ -71,23 +71,10 @@ func hashOf(m Module) (key [sha256.Size]byte) {
 // number.
 func (m Module) copies(f *modelfile.Files) (what string, err error) {
 	name := m.Slot.Name
-	if _, ok := f.File.Tensor(name); !ok { // a tied head
-		return "", nil
-	}
-	src, err := f.Source(name)
-	if err != nil {
-		return "", nil // a stream of blocks, which is not read by row: Merge says so
-	}
 	out, in := m.Slot.Shape[0], m.Slot.Shape[1]
-	d, n := src.Info().DType, min(m.Rank, out)
-	raw := make([]byte, int64(n)*d.RowBytes(in))
-	if err := src.ReadRows(raw, 0, n); err != nil {
-		return "", err
-	}
-	part := tensor.Stored{Info: tensor.Info{Name: name, DType: d, Shape: []int{n, in}, Size: int64(len(raw))},
-		ReaderAt: bytesAt(raw)}
-	w, err := modelfile.ReadFloat32(f.Path, part)
-	if err != nil {
+	n := min(m.Rank, out)
+	w, err := firstRows(f, name, n, in)
+	if w == nil || err != nil {
 		return "", err
 	}
 	if alike(w, m.A[:n*in]) {

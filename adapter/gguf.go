@@ -35,7 +35,7 @@ func readGGUF(path string, c arch.Config, odd bool) (*Adapter, error) {
 	if err != nil {
 		return nil, err
 	}
-	a, slots := &Adapter{Base: text(baseKey), Norms: text(normsKey)}, Slots(c)
+	a, slots := &Adapter{Base: text(baseKey), Norms: text(normsKey), Times: text(timesKey)}, Slots(c)
 	used := map[string][]Module{}
 	for _, name := range slices.Sorted(maps.Keys(by)) {
 		scale := 1.0
@@ -93,7 +93,7 @@ func (a *Adapter) SaveGGUF(path string, c arch.Config, force bool) error {
 		{Key: "general.architecture", Value: architecture(c)}, {Key: "general.type", Value: "adapter"},
 		{Key: "adapter.type", Value: "lora"}, {Key: "adapter.lora.alpha", Value: float32(alpha)},
 	}
-	for _, kv := range []gguf.KV{{Key: baseKey, Value: a.Base}, {Key: normsKey, Value: a.Norms}} {
+	for _, kv := range []gguf.KV{{Key: baseKey, Value: a.Base}, {Key: normsKey, Value: a.Norms}, {Key: timesKey, Value: a.Times}} {
 		if kv.Value != "" {
 			meta = append(meta, kv)
 		}

@@ -25,6 +25,7 @@ const prefix = "base_model.model."
 // Keys of a safetensors file's metadata.
 const (
 	normsKey = "apr.base_norms_sha256"
+	timesKey = "apr.base_holds"
 	baseKey  = "apr.base"
 )
 
@@ -187,7 +188,8 @@ func readPEFT(dir string, c arch.Config, odd bool) (*Adapter, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &Adapter{Base: s.base, Dropout: s.dropout, Norms: f.Metadata()[normsKey], folder: dir}
+	a := &Adapter{Base: s.base, Dropout: s.dropout, Norms: f.Metadata()[normsKey],
+		Times: f.Metadata()[timesKey], folder: dir}
 	slots, used := Slots(c), map[string][]Module{}
 	left := 0
 	for _, name := range slices.Sorted(maps.Keys(by)) {
@@ -278,6 +280,9 @@ func (a *Adapter) SavePEFT(dir string, force bool) ([]string, error) {
 	meta := map[string]string{"format": "pt"}
 	if a.Norms != "" {
 		meta[normsKey] = a.Norms
+	}
+	if a.Times != "" {
+		meta[timesKey] = a.Times
 	}
 	err = safetensors.Write(filepath.Join(dir, weightsName), sources(all, func(s stored, which string) string {
 		return prefix + strings.TrimSuffix(s.name, ".weight") + ".lora_" + strings.ToUpper(which) + ".weight"

@@ -156,9 +156,7 @@ func (in *inputs) present(m *model.Model, s device.Stream) (*adapter.Adapter, er
 		return nil, err
 	}
 	a := in.adapter.With(values)
-	a.Base = in.student.Path
-	a.Norms, err = adapter.Identity(in.student)
-	return a, err
+	return a, a.Record(in.student)
 }
 
 // openMerged opens the student's file again, with an adapter merged into it.
