@@ -201,7 +201,7 @@ func Open(path string, f *modelfile.Files) (*Adapter, error) {
 		return nil, fault.In(fault.Invalid, path, "is an adapter of another model (%s): the norms of %s are not those that it was trained with", cmp.Or(a.Base, "of no name"), f.Path).
 			WithHint("give the model that the adapter was trained on, in any type").WithID("E-ADAPTER-002")
 	}
-	return a, a.notTwice(path, f)
+	return a, nil
 }
 
 // read reads a folder or a file. Where odd, values that no trained model has are only told.

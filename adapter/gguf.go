@@ -93,7 +93,9 @@ func (a *Adapter) SaveGGUF(path string, c arch.Config, force bool) error {
 		{Key: "general.architecture", Value: architecture(c)}, {Key: "general.type", Value: "adapter"},
 		{Key: "adapter.type", Value: "lora"}, {Key: "adapter.lora.alpha", Value: float32(alpha)},
 	}
-	for _, kv := range []gguf.KV{{Key: baseKey, Value: a.Base}, {Key: normsKey, Value: a.Norms}, {Key: timesKey, Value: a.Times}} {
+	for _, kv := range []gguf.KV{
+		{Key: baseKey, Value: a.Base}, {Key: normsKey, Value: a.Norms}, {Key: timesKey, Value: a.Times},
+	} {
 		if kv.Value != "" {
 			meta = append(meta, kv)
 		}

@@ -12,9 +12,9 @@ import (
 // heldRows are the rows of each matrix that Held reads.
 const heldRows = 16
 
-// Held returns how often the matrices of f hold the adapter: Σ⟨W, D⟩ / Σ⟨D, D⟩ over the first rows of each matrix W,
-// D = scale·B·A. It is some number for the model that the adapter was trained on, and 1 more once the adapter is merged
-// into it, which changes no norm, and so not Identity. sure is false where the adapter is so small beside W that codes
+// Held returns how often the matrices of f hold the adapter: Σ⟨W, D⟩ / Σ⟨D, D⟩ over the first rows of each W,
+// D = scale·B·A. It is some number for the model that the adapter was trained on, and 1 more once the adapter is
+// merged into it, which changes no norm, and so not Identity. sure is false where the adapter is so small beside W that codes
 // of a few bits, of which W may be made, hide it: an error of a tenth of W would change the number by a thirtieth.
 func (a *Adapter) Held(f *modelfile.Files) (times float64, sure bool, err error) {
 	var dot, dd, ww, n float64
@@ -53,7 +53,8 @@ func (m Module) delta(d []float32, r int) {
 	}
 }
 
-// firstRows reads the first n rows of a matrix; nil where the file does not have it (a tied head), or cannot be read by rows.
+// firstRows reads the first n rows of a matrix; nil where the file does not have it (a tied head), or cannot be read by
+// rows.
 func firstRows(f *modelfile.Files, name string, n, cols int) ([]float32, error) {
 	if _, ok := f.File.Tensor(name); !ok {
 		return nil, nil
@@ -86,8 +87,8 @@ func (a *Adapter) Record(f *modelfile.Files) (err error) {
 	return err
 }
 
-// notTwice refuses a model that the adapter was merged into.
-func (a *Adapter) notTwice(path string, f *modelfile.Files) error {
+// CheckApart refuses a model that the adapter of path was merged into already.
+func (a *Adapter) CheckApart(path string, f *modelfile.Files) error {
 	was, err := strconv.ParseFloat(a.Times, 64)
 	if err != nil { // not recorded
 		return nil

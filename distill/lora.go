@@ -66,6 +66,7 @@ func (in *inputs) newAdapter(l *LoRA) (a *adapter.Adapter, err error) {
 		return adapter.New(in.studentConfig, l.Targets, l.Rank, l.Alpha, l.Dropout)
 	}
 	if a, err = adapter.Open(l.From, in.student); err == nil {
+		err = a.CheckApart(l.From, in.student)
 		a.Dropout = l.Dropout
 		in.records["adapter"] = runlog.Input{Path: l.From, SHA256: a.SHA256(), Of: "slot, rank, scale and values of each module, in order; bytes are those of the values", Bytes: 4 * a.Parameters()}
 	}

@@ -44,6 +44,9 @@ func merge(e *cli.Env, f *modelfile.Files, path string) error {
 	}
 	warn(e, a.Warnings)
 	tied := f.Config.Tied
+	if err := a.CheckApart(path, f); err != nil {
+		return err
+	}
 	if err := a.Merge(f); err != nil {
 		return err
 	}
