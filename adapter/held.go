@@ -14,8 +14,9 @@ const heldRows = 16
 
 // Held returns how often the matrices of f hold the adapter: Σ⟨W, D⟩ / Σ⟨D, D⟩ over the first rows of each W,
 // D = scale·B·A. It is some number for the model that the adapter was trained on, and 1 more once the adapter is
-// merged into it, which changes no norm, and so not Identity. sure is false where the adapter is so small beside W that codes
-// of a few bits, of which W may be made, hide it: an error of a tenth of W would change the number by a thirtieth.
+// merged into it, which changes no norm, and so not Identity. sure is false where the adapter is so small beside W
+// that codes of a few bits, of which W may be made, hide it: an error of a tenth of W would change the number by more
+// than a thirtieth.
 func (a *Adapter) Held(f *modelfile.Files) (times float64, sure bool, err error) {
 	var dot, dd, ww, n float64
 	for _, m := range a.Modules {
