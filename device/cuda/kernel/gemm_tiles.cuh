@@ -41,7 +41,8 @@ struct TilesArgs {
     u32 cols, tokens, width; // of W and x, of x and y, of y
     u32 flags;               // as in RowsArgs
     u32 parts, stages, shares, pitch; // shares of a row's spans; bytes of a stage
-    u32 warps, chunk;                 // warps of a block that have tiles; of products by codes, spans of x in shared memory at a time
+    u32 warps; // of a block that have tiles
+    u32 chunk, split; // of products by codes: spans of x in shared memory at a time; warps that share a tile's spans
 };
 
 // Decoded makes bfloat16 of codes. A code is put into the mantissa of a float whose exponent is known, BASE: then s·(q
@@ -105,10 +106,10 @@ template <class Args> APR_DEVICE TilesPart tiles_part(const Args &a, u32 p) {
     };
 }
 
-// tile_of finds the warp's tile. Nothing is read of one that is not there, nor written.
-APR_DEVICE Tile tile_of(const TilesArgs &a) {
-    const u32 each = a.product ? a.warps / 2 : a.warps; // tiles of a part that a block has
-    u32 group = block(), p = a.product ? warp() & 1 : 0;
+// tile_of finds tile n of the block's `tiles`. Nothing is read of one that is not there, nor written.
+APR_DEVICE Tile tile_of(const TilesArgs &a, u32 n, u32 tiles) {
+    const u32 each = a.product ? tiles / 2 : tiles; // of a part
+    u32 group = block(), p = a.product ? n & 1 : 0;
     Tile r;
     r.part = tiles_part(a, p);
     NO_UNROLL while (!a.product && p + 1 < a.parts) {
@@ -117,8 +118,8 @@ APR_DEVICE Tile tile_of(const TilesArgs &a) {
         group -= groups;
         r.part = tiles_part(a, ++p);
     }
-    r.tile = group * each + (a.product ? warp() / 2 : warp());
-    r.there = warp() < a.warps && r.tile < (r.part.rows + TILE - 1) / TILE;
+    r.tile = group * each + (a.product ? n / 2 : n);
+    r.there = n < tiles && r.tile < (r.part.rows + TILE - 1) / TILE;
     r.w = r.part.w + r.tile * (u64)(a.cols / 32) * (TILE * r.part.bytes / 8);
     return r;
 }
@@ -171,10 +172,10 @@ template <u32 BYTES, bool PARTIAL = false> struct TileRing {
         if (p.there) bulk_wait(filled + turn, parity);
         return slots + turn * a.pitch + lead_of(p, span);
     }
-    // advance begins to copy the span that takes the place of this one, which every lane has read.
-    APR_METHOD void advance(const TilesArgs &a, const Tile &p, u32 span, u32 end) {
+    // advance goes on to the next span; this one, which every lane has read, gives its place to span `later`.
+    APR_METHOD void advance(const TilesArgs &a, const Tile &p, u32 later, u32 end) {
         sync_warp();
-        if (p.there && span + a.stages < end) fill(a, p, span + a.stages, turn);
+        if (p.there && later < end) fill(a, p, later, turn);
         if (++turn == a.stages) turn = 0, parity ^= 1;
     }
 };
@@ -252,10 +253,11 @@ APR_DEVICE void finish_gate(const TilesArgs &a, const Column &gate, const Column
 }
 
 // finish_tiles writes what a block has summed to y, or leaves it for tiles_join. Value v of a lane is of row g +
-// 8·(v/2) of its warp's tile and token 2t + v%2 of eight. Sums go through shared memory, where warps of gate and of up
-// see each other's and sixteen lanes find a token's 16 rows side by side, and are written in a loop: unrolled over a
-// lane's sums it was 4,000 instructions, which came slower than the products were made.
-template <int N> APR_DEVICE void finish_tiles(const TilesArgs &a, const Tile &p, u8 *shared, const float (&acc)[N][4]) {
+// 8·(v/2) of its warp's tile and token 2t + v%2 of eight; `split` warps that stand together have parts of a tile's
+// sums. Sums go through shared memory, where warps see each other's and sixteen lanes find a token's 16 rows side by
+// side, and are written in a loop: unrolled over a lane's sums it was 4,000 instructions, which came slower than the
+// products were made.
+template <int N> APR_DEVICE void finish_tiles(const TilesArgs &a, const Tile &p, u32 split, u8 *shared, const float (&acc)[N][4]) {
     constexpr u32 pitch = TILE + 4, size = 8 * N * pitch; // lanes of a warp write to different banks
     float *const own = (float *)shared + warp() * size;
     const u32 g = lane() >> 2, t = lane() & 3, row = lane() % TILE, of_part = TILE * p.tile + row;
@@ -264,19 +266,25 @@ template <int N> APR_DEVICE void finish_tiles(const TilesArgs &a, const Tile &p,
         if (p.there) own[(i / 4 * 8 + 2 * t + (i & 1)) * pitch + g + 8 * (i >> 1 & 1)] = acc[i / 4][i % 4];
     sync_block();
     if (!p.there || of_part >= p.part.rows) return;
-    const float *from = own + row;
+    const u32 together = a.product ? 2 * split : split, n = warp() % together; // warps that write the same sums, in turns
+    const float *from = own - n * size + row;
+    auto total = [&](u32 token, u32 first) {
+        float v = from[first * size + token * pitch];
+        NO_UNROLL for (u32 i = 1; i < split; i++) v += from[(first + i) * size + token * pitch];
+        return v;
+    };
+    const u32 begin = 2 * n + lane() / TILE, step = 2 * together;
     if (a.shares > 1) {
+        const u32 first = n / split * split;
         float *to = a.sums + (i64)block_y() * a.tokens * a.width + p.part.first + of_part;
-        UNROLL_8 for (u32 token = lane() / TILE; token < a.tokens; token += 2) to[token * (i64)a.width] = from[token * pitch];
+        UNROLL_8 for (u32 token = begin % (2 * split); token < a.tokens; token += 2 * split) to[token * (i64)a.width] = total(token, first);
     } else if (!a.product) {
         const Column column(a, p.part.first + of_part);
-        NO_UNROLL for (u32 token = lane() / TILE; token < a.tokens; token += 2) column.put(a, token, from[token * pitch]);
+        NO_UNROLL for (u32 token = begin; token < a.tokens; token += step) column.put(a, token, total(token, 0));
     } else {
-        const u32 odd = warp() & 1;
         const Column gate(a, of_part), up(a, a.part[1].first + of_part);
-        from -= odd * size;
-        NO_UNROLL for (u32 token = 2 * odd + lane() / TILE; token < a.tokens; token += 4)
-            finish_gate(a, gate, up, token, from[token * pitch], from[size + token * pitch]);
+        NO_UNROLL for (u32 token = begin; token < a.tokens; token += step)
+            finish_gate(a, gate, up, token, total(token, 0), total(token, split));
     }
 }
 
@@ -285,7 +293,7 @@ template <int N> APR_DEVICE void finish_tiles(const TilesArgs &a, const Tile &p,
 template <int N, bool K> APR_DEVICE void gemm_tiles(const TilesArgs &a) {
     DYNAMIC_SHARED(shared);
     let_next();
-    const Tile p = tile_of(a);
+    const Tile p = tile_of(a, warp(), a.warps);
     float acc[N][4] = {};
     const u32 type = p.part.type;
     if constexpr (K) {
@@ -297,7 +305,7 @@ template <int N, bool K> APR_DEVICE void gemm_tiles(const TilesArgs &a) {
         else if (type == 4) sum_tiles<Decoded<RowsOfGroups<GroupQ4_0>>>(a, p, shared, acc);
         else sum_tiles<Decoded<RowsOfGroups<GroupQ5_0>>>(a, p, shared, acc);
     }
-    finish_tiles(a, p, shared, acc);
+    finish_tiles(a, p, 1, shared, acc);
 }
 
 // join adds the shares of a column of y, or of gate and up, in order. Grid: (columns, rows of x).

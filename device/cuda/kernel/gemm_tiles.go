@@ -59,7 +59,8 @@ type tilesArgs struct {
 	cols, tokens, width       uint32
 	flags                     uint32
 	parts, stages, shares     uint32
-	pitch, warps, chunk       uint32
+	pitch, warps              uint32
+	chunk, split              uint32
 }
 
 // TileProductServes reports whether GemmTiles takes this matrix once it is in tiles.

@@ -15,9 +15,9 @@
 // rounded as there, but before d and without the minimum: other bits. The error is smaller, except for groups that lie
 // to one side of q = 8, as those with one large weight do: there it is up to 1/64 of a quantisation step.
 //
-// Warps copy spans of their tiles by themselves, each a bulk copy, `stages` ahead. x comes in chunks of spans for the
-// block: one, if that is all of them, or two that are filled in turns, and then a barrier is between chunks instead of
-// between spans.
+// A tile has one warp or, where rows of W are few, several, which have its spans in turns. Warps copy spans of their
+// tiles by themselves, each a bulk copy, `stages` ahead. x comes in chunks of spans for the block: one, if that is all
+// of them, or two that are filled in turns, and then a barrier is between chunks instead of between spans.
 #pragma once
 #include "gemm_tiles.cuh"
 
@@ -190,13 +190,14 @@ template <class C, int N> APR_DEVICE void multiply_codes(float (&acc)[N][4], con
         UNROLL for (u32 i = 0; i < 4; i++) acc[n][i] = fma_rn(row[i / 2].d, part[n][i], acc[n][i]);
 }
 
-// sum_codes adds up the block's spans.
+// sum_codes adds up the warp's spans of the block's, every a.split-th.
 template <class C, int N> APR_DEVICE void sum_codes(const TilesArgs &a, const Tile &p, u8 *shared, float (&acc)[N][4]) {
     const Spans s = spans_of(a);
+    u32 span = s.first + warp() % a.split;
     const u32 buffers = a.chunk < s.end - s.first ? 2 : 1;
     TileRing<C::bytes> ring(a, shared + buffers * a.chunk * (Chunk<N>::x_bytes + Chunk<N>::sum_bytes));
     NO_UNROLL for (u32 i = 0; i < a.stages; i++)
-        if (p.there && s.first + i < s.end) ring.fill(a, p, s.first + i, i);
+        if (p.there && span + i * a.split < s.end) ring.fill(a, p, span + i * a.split, i);
     wait_before(); // blocks of W do not change
     auto fill = [&](u32 first, u32 turn) {
         if (first < s.end) Chunk<N>(a, shared, turn).fill(a, first, (u32)min_of(s.end, first + a.chunk), C::halves);
@@ -215,10 +216,10 @@ template <class C, int N> APR_DEVICE void sum_codes(const TilesArgs &a, const Ti
             now.add_up(end - first);
             sync_block();
         }
-        NO_UNROLL for (u32 span = first; p.there && span < end; span++) {
+        NO_UNROLL for (; p.there && span < end; span += a.split) {
             const u8 *w = ring.wait(a, p, span);
             multiply_codes<C, N>(acc, now.x + (span - first) * Chunk<N>::x_bytes, now.sums + (span - first) * Chunk<N>::sum_bytes, w);
-            ring.advance(a, p, span, s.end);
+            ring.advance(a, p, span + a.stages * a.split, s.end);
         }
         if (end == s.end) break;
         sync_block(); // the chunk has been read
@@ -231,10 +232,10 @@ template <class C, int N> APR_DEVICE void sum_codes(const TilesArgs &a, const Ti
 template <int N> APR_DEVICE void gemm_tiles_codes(const TilesArgs &a) {
     DYNAMIC_SHARED(shared);
     let_next();
-    const Tile p = tile_of(a);
+    const Tile p = tile_of(a, warp() / a.split, a.warps / a.split);
     float acc[N][4] = {};
     if (p.part.type == 0) sum_codes<Codes<RowsQ4K>>(a, p, shared, acc);
     else if (p.part.type == 1) sum_codes<Codes<RowsQ5K>>(a, p, shared, acc);
     else sum_codes<Codes<RowsQ6K>>(a, p, shared, acc);
-    finish_tiles(a, p, shared, acc);
+    finish_tiles(a, p, a.split, shared, acc);
 }

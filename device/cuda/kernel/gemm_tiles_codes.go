@@ -22,6 +22,7 @@ const (
 	codesAlone   = 900 // a span, however few warps there are
 	codesReads   = 32  // reads of x from shared memory, of each warp, for 8 rows
 	codesChunk   = 400 // barriers of a chunk, and its sums
+	codesCopy    = 40  // bytes of x that come in, each cycle
 )
 
 // codesRows is up to how many rows of x products with Q4_K, Q5_K and Q6_K in tiles are made by codes
@@ -39,23 +40,24 @@ func (a *tilesArgs) byCodes(parts []Blocks) bool {
 func (a *tilesArgs) launchCodes(q Queue, parts []Blocks) {
 	s := shapeCodes(parts, int(a.tokens), a.product != 0, q.Multiprocessors())
 	a.stages, a.pitch, a.chunk = uint32(s.stages), uint32(s.pitch), uint32(s.chunk)
-	a.shares, a.warps = uint32(s.shares), uint32(s.warps)
+	a.shares, a.warps, a.split = uint32(s.shares), uint32(s.warps), uint32(s.split)
 	if s.shares > 1 {
 		a.sums = q.Scratch(4 * s.shares * int(a.tokens*a.width))
 	}
 	q.Launch(Launch{
 		Module: tilesC, Kernel: fmt.Sprintf("gemm_tiles_c_%d", 8*s.columns),
-		Grid: [3]int{s.groups, s.shares, 1}, Block: 32 * s.warps, Shared: s.shared(), Args: unsafe.Pointer(a),
+		Grid: [3]int{s.groups, s.shares, 1}, Block: 32 * max(2, s.warps), Shared: s.shared(), Args: unsafe.Pointer(a),
 	})
 	if s.shares > 1 {
 		a.join(q, tilesC, "tiles_join_c")
 	}
 }
 
-// codesShape is how a product by codes is cut. Bits depend on the shares of a row's spans alone.
+// codesShape is how a product by codes is cut. Bits depend on the shares of a row's spans and on split alone.
 type codesShape struct {
 	columns       int // blocks of 8 rows of x: 1 or 2
-	warps         int // of a block, a tile each; of gate and of up in turns
+	warps         int // of a block
+	split         int // that have a tile together; tiles are of gate and of up in turns
 	groups        int // of tiles
 	shares        int // of a row's spans, each another block's
 	spans         int // of the largest share
@@ -79,7 +81,7 @@ func (s codesShape) shared() int {
 // there is any.
 func (s *codesShape) fit() bool {
 	best := 0
-	for stages := 2; stages <= max(2, min(codesStages, s.spans)); stages++ {
+	for stages := 2; stages <= max(2, min(codesStages, ceil(s.spans, s.split))); stages++ {
 		try := *s
 		try.stages, try.chunk = stages, min(s.spans, codesChunkSpans)
 		for try.chunk > 0 && try.shared() > tilesShared {
@@ -92,47 +94,68 @@ func (s *codesShape) fit() bool {
 	return best > 0
 }
 
-// cycles is how long a block takes with tiles of `size` bytes.
+// cycles is how long a block takes with tiles of `size` bytes: until those are there or, if that is longer, until its
+// warps are through with their spans. Before that, x of a chunk has to come.
 func (s codesShape) cycles(size int) float64 {
 	busy := ceil(s.warps, 4) * max(codesDecode+s.columns*codesIssue, s.columns*codesProduct)
-	bytes, reads := s.warps*size+s.columns*4<<10, s.warps*s.columns*codesReads
-	span := max(busy, bytes/tilesBytes, reads, codesAlone+s.columns*codesProduct)
-	return float64(tilesBegin + s.spans*span + ceil(s.spans, s.chunk)*codesChunk)
+	span := max(busy, s.warps*s.columns*codesReads, codesAlone+s.columns*codesProduct)
+	x, w, chunks := s.spans*s.columns*4<<10, s.warps/s.split*s.spans*size, ceil(s.spans, s.chunk)
+	both := max(ceil(s.spans, s.split)*span, w/tilesBytes)
+	return float64(tilesBegin + both + x/chunks/codesCopy + chunks*codesChunk)
 }
 
 // shapeCodes chooses warps and shares as shapeTiles does.
 func shapeCodes(parts []Blocks, tokens int, gated bool, multiprocessors int) (best codesShape) {
-	size, width := 0, 0
+	size, step := 0, 1 // step: tiles of a block are a multiple of it
 	for _, w := range parts {
-		size, width = max(size, TileRows*int(w.Type.RowBytes(256))), width+w.Rows
+		size = max(size, TileRows*int(w.Type.RowBytes(256)))
 	}
-	columns, spans, least := ceil(tokens, 8), parts[0].Cols/256, math.Inf(1)
-	for warps := 2; warps <= codesWarps; warps += 2 {
-		groups := 0
-		for i, w := range parts {
-			if tiles := ceil(w.Rows, TileRows); !gated {
-				groups += ceil(tiles, warps)
-			} else if i == 0 {
-				groups = ceil(tiles, warps/2)
-			}
-		}
-		for shares := 1; shares <= spans; shares++ {
-			s := codesShape{columns: columns, warps: warps, groups: groups, shares: shares, pitch: ringPitch(size)}
-			s.spans = ceil(spans, shares)
-			if !s.fit() {
-				continue
-			}
-			cost := float64(ceil(groups*shares, max(1, multiprocessors))) * s.cycles(size)
-			if sums := 4 * shares * tokens * width; shares > 1 {
-				if sums > tilesSums {
-					break
+	if gated {
+		step = 2
+	}
+	least := math.Inf(1)
+	for tiles := step; tiles <= codesWarps; tiles += step {
+		for split := 1; split*tiles <= codesWarps; split++ {
+			s := codesShape{columns: ceil(tokens, 8), warps: split * tiles, split: split, pitch: ringPitch(size)}
+			for i, w := range parts {
+				if all := ceil(w.Rows, TileRows); !gated {
+					s.groups += ceil(all, tiles)
+				} else if i == 0 {
+					s.groups = ceil(all, tiles/2)
 				}
-				cost += tilesJoin + 2*float64(sums)/float64(tilesBytes*max(1, multiprocessors))
 			}
-			if cost < least {
+			if cost := s.share(parts, tokens, size, max(1, multiprocessors)); cost < least {
 				best, least = s, cost
 			}
 		}
 	}
 	return best
+}
+
+// share chooses the shares of a row's spans with which the product takes the fewest cycles, and returns them.
+func (s *codesShape) share(parts []Blocks, tokens, size, multiprocessors int) float64 {
+	best, least, width := *s, math.Inf(1), 0
+	for _, w := range parts {
+		width += w.Rows
+	}
+	spans := parts[0].Cols / 256
+	for shares := 1; shares <= spans; shares++ {
+		try := *s
+		try.shares, try.spans = shares, ceil(spans, shares)
+		if try.split > try.spans || !try.fit() {
+			continue
+		}
+		cost := float64(ceil(try.groups*shares, multiprocessors)) * try.cycles(size)
+		if sums := 4 * shares * tokens * width; shares > 1 {
+			if sums > tilesSums {
+				break
+			}
+			cost += tilesJoin + 2*float64(sums)/float64(tilesBytes*multiprocessors)
+		}
+		if cost < least {
+			best, least = try, cost
+		}
+	}
+	*s = best
+	return least
 }

@@ -17,18 +17,26 @@ func TestCodesShape(t *testing.T) {
 					for _, gated := range []bool{false, true} {
 						w := []Blocks{NewBlocks(1<<32, s[0], s[1], d), NewBlocks(1<<33, s[0], s[1], d)}
 						c := shapeCodes(w, n, gated, multiprocessors)
-						name := fmt.Sprintf("%v, %d × %d, %d rows of x, %d multiprocessors: %+v", d, s[0], s[1], n, multiprocessors, c)
+						name := fmt.Sprintf("%v, %d × %d, %d rows of x, %d multiprocessors: %+v",
+							d, s[0], s[1], n, multiprocessors, c)
 						size := TileRows * int(d.RowBytes(256)) // and, of Q6_K, what is copied before a span
 						if d == tensor.Q6_K {
 							size += tilesAlign - 16
 						}
-						if c.warps < 1 || c.warps > codesWarps || c.warps%2 != 0 || c.stages < 2 || c.stages > codesStages {
-							t.Errorf("%s: warps or stages", name)
+						if c.warps < 1 || c.warps > codesWarps || c.warps%c.split != 0 {
+							t.Errorf("%s: warps", name)
+						}
+						if c.stages < 2 || c.stages > codesStages {
+							t.Errorf("%s: stages", name)
+						}
+						if c.split > c.spans || gated && c.warps/c.split%2 != 0 {
+							t.Errorf("%s: warps of a tile", name)
 						}
 						if c.shared() > tilesShared || c.pitch%tilesAlign != 0 || c.pitch < size {
 							t.Errorf("%s: shared memory", name)
 						}
-						if 8*c.columns < n || c.groups*c.warps < 2*s[0]/TileRows || c.shares*c.spans < s[1]/256 || c.chunk > c.spans {
+						tiles := c.groups * (c.warps / c.split)
+						if 8*c.columns < n || tiles < 2*s[0]/TileRows || c.shares*c.spans < s[1]/256 || c.chunk > c.spans {
 							t.Errorf("%s: blocks", name)
 						}
 						if n <= 8 && s[1] <= 3584 && c.chunk != c.spans {

@@ -53,10 +53,12 @@ func joined(all ...coded) (r coded) {
 func TestGemmTiles(t *testing.T) {
 	for _, d := range tileTypes {
 		for i, c := range []struct{ n, in, rows, out int }{
-			{1, 256, 16, 16}, {2, 512, 64, 64}, {3, 1280, 48, 41}, {7, 768, 32, 17}, {8, 2304, 16, 9}, {9, 256, 80, 80}, {16, 512, 32, 32},
-			{31, 256, 48, 33}, {33, 768, 32, 32}, {63, 512, 48, 48}, {64, 1024, 112, 106}, {5, 32, 16, 16}, {64, 1280, 512, 500},
-			{17, 96, 32, 31}, {40, 2208, 16, 16}, {1, 768, 32, 17}, {1, 2304, 48, 41}, {1, 96, 32, 31}, {1, 32, 16, 16}, {1, 1280, 512, 500},
-			{1, 8448, 64, 64}, {1, 27648, 16, 16}, // of which the latter has too long rows for tiles_row
+			{1, 256, 16, 16}, {2, 512, 64, 64}, {3, 1280, 48, 41}, {7, 768, 32, 17}, {8, 2304, 16, 9}, {9, 256, 80, 80},
+			{16, 512, 32, 32}, {31, 256, 48, 33}, {33, 768, 32, 32}, {63, 512, 48, 48}, {64, 1024, 112, 106},
+			{5, 32, 16, 16}, {64, 1280, 512, 500}, {17, 96, 32, 31}, {40, 2208, 16, 16}, {1, 768, 32, 17},
+			{1, 2304, 48, 41}, {1, 96, 32, 31}, {1, 32, 16, 16}, {1, 1280, 512, 500}, {1, 8448, 64, 64},
+			{1, 27648, 16, 16},  // too long rows for tiles_row
+			{12, 10240, 48, 41}, // x comes in chunks, and of Q4_K a tile has more warps than a chunk has spans
 		} {
 			if c.in%d.BlockLen() != 0 {
 				continue
@@ -88,8 +90,8 @@ func TestGemmTiles(t *testing.T) {
 	}
 }
 
-// TestGemmTilesBits: what a lane decodes is what Dequantize gives, bit for bit: of x with a single 1 the product is a column of W. Blocks
-// are quantised values, whose d and dmin are near each other.
+// TestGemmTilesBits: what a lane decodes is what Dequantize gives, bit for bit: of x with a single 1 the product is a
+// column of W. Blocks are quantised values, whose d and dmin are near each other.
 func TestGemmTilesBits(t *testing.T) {
 	const rows, cols = 32, 512
 	for i, d := range slices.Concat(tileTypes, tileTypes) {
@@ -124,8 +126,8 @@ func TestGemmTilesBits(t *testing.T) {
 	}
 }
 
-// TestGemmTilesParts: parts of several types, more than a launch takes, make their columns of y and no others; a row of x gives the bits
-// that it gives beside others.
+// TestGemmTilesParts: parts of several types, more than a launch takes, make their columns of y and no others; a row of
+// x gives the bits that it gives beside others.
 func TestGemmTilesParts(t *testing.T) {
 	for _, n := range []int{7, 14, 29, 37} { // rows of x: by codes with 8 and 16, by values with 32 and 64
 		t.Run(fmt.Sprint(n), func(t *testing.T) { checkParts(t, n) })
@@ -137,7 +139,10 @@ func checkParts(t *testing.T, n int) {
 	l := newLab(t)
 	var parts []Blocks
 	var values []coded
-	for i, d := range []tensor.DType{tensor.Q4_K, tensor.Q4_K, tensor.Q6_K, tensor.Q8_0, tensor.Q5_K, tensor.Q6_K, tensor.Q4_K, tensor.Q5_K, tensor.Q4_K, tensor.Q4_0} {
+	for i, d := range []tensor.DType{
+		tensor.Q4_K, tensor.Q4_K, tensor.Q6_K, tensor.Q8_0, tensor.Q5_K, tensor.Q6_K, tensor.Q4_K, tensor.Q5_K, tensor.Q4_K,
+		tensor.Q4_0,
+	} {
 		w, v := l.inTiles(d, 16*(1+i%3), cols)
 		parts, values = append(parts, w), append(values, v)
 	}

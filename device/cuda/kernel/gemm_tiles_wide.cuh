@@ -93,7 +93,7 @@ template <class D> APR_DEVICE void sum_wide(const TilesArgs &a, const Tile &p, u
             multiply_wide<D>(acc, shared_address(panels(span)), ring.wait(a, p, span), D::partial ? (u32)min_of(8, a.cols / 32 - 8 * span) : 8);
             arrive(span + 1);
             wait_products<0>(acc);
-            ring.advance(a, p, span, s.end);
+            ring.advance(a, p, span + a.stages, s.end);
         } else arrive(span + 1);
     }
 }
@@ -103,7 +103,7 @@ template <bool K> APR_DEVICE void gemm_tiles_wide(const TilesArgs &a) {
     DYNAMIC_SHARED(begin);
     u8 *shared = begin + (-shared_address(begin) & 1023);
     let_next();
-    const Tile p = tile_of(a);
+    const Tile p = tile_of(a, warp(), a.warps);
     float acc[32] = {};
     const u32 type = p.part.type;
     if constexpr (K) {
@@ -117,5 +117,5 @@ template <bool K> APR_DEVICE void gemm_tiles_wide(const TilesArgs &a) {
     }
     float sums[8][4];
     UNROLL for (u32 i = 0; i < 32; i++) sums[i / 4][i % 4] = acc[i];
-    finish_tiles(a, p, shared, sums);
+    finish_tiles(a, p, 1, shared, sums);
 }
