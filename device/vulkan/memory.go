@@ -57,8 +57,8 @@ const (
 	firstSlab = 4 << 20  // of the first one, which holds what an opened device needs
 
 	// own is what a device takes beyond what dry runs see: its first slab, tables of rotary embeddings, sums of a step,
-	// scratch of operations.
-	own = 16 << 20
+	// partial sums of products and other scratch of operations.
+	own = 16<<20 + 4*kernel.PartialSums
 )
 
 // buffer makes a buffer of the driver.

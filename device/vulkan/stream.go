@@ -17,8 +17,9 @@ type Stream struct {
 	dev *Device
 	err error
 
-	scratch []*buffer // of the operation at work
-	owed    []sums    // what the device adds up and the host has not read
+	scratch  []*buffer  // of the operation at work
+	partials kernel.Mat // of the operation at work
+	owed     []sums     // what the device adds up and the host has not read
 
 	scalars device.Scalars
 	clock   struct {
@@ -63,6 +64,14 @@ func (s *Stream) Scratch(rows, cols int) kernel.Mat {
 	return kernel.Mat{Buf: b, Rows: rows, Cols: cols, Row: cols}
 }
 
+// Partials is memory for partial sums, until the operation ends.
+func (s *Stream) Partials() kernel.Mat {
+	if s.partials.IsZero() {
+		s.partials = s.Scratch(1, kernel.PartialSums)
+	}
+	return s.partials
+}
+
 // Faults is where kernels note ids that no row has.
 func (s *Stream) Faults() kernel.Mat { return kernel.Mat{Buf: s.dev.faults, Rows: 1, Cols: 4, Row: 4} }
 
@@ -82,7 +91,7 @@ func (s *Stream) end() {
 	for _, b := range s.scratch {
 		s.dev.release(b)
 	}
-	s.scratch = s.scratch[:0]
+	s.scratch, s.partials = s.scratch[:0], kernel.Mat{}
 }
 
 // fail keeps the stream's first error.

@@ -41,7 +41,15 @@ const (
 	tile     = 64
 	wideTile = 128
 	fewRows  = 8 // products of up to so many rows are sums by gemv
+
+	// Products with fewer wide tiles than the groups that a large card works on at a time are summed in parts, so that all
+	// of it has work: up to groupsAtOnce tiles of parts, each of leastDepth products an element or more.
+	groupsAtOnce = 256
+	leastDepth   = 64
 )
+
+// PartialSums bounds the elements of all parts of a product.
+const PartialSums = groupsAtOnce * wideTile * wideTile
 
 // What the kernels with wide tiles need of an adapter.
 const (
@@ -49,14 +57,35 @@ const (
 	WideShared = 2 * 528 * 16 // bytes
 )
 
-// product launches a product with tiles as wide as the device takes, of m×n results. Both kernels add in the
+// split divides the k products of each of m×n results into parts of depth products, of which the last one may have
+// fewer. A part's sums span no more than limit elements. It depends on the shape alone, since other parts give other bits.
+func split(m, n, k, limit int) (parts, depth int) {
+	parts = min(groupsAtOnce/(ceil(m, wideTile)*ceil(n, wideTile)), k/leastDepth, limit/(m*n))
+	depth = max(1, ceil(k, 16*max(1, parts))) * 16
+	return max(1, ceil(k, depth)), depth
+}
+
+// product: y = Σ over k products + bias, or added to y, with tiles as wide as the device takes. Both kernels add in the
 // same order.
-func product(q Queue, kernel string, m, n int, bind []Mat, args []uint32) {
+func product(q Queue, kernel string, y, x, w, bias Mat, k int, add bool) {
 	side, prefix := tile, "gemm_"
 	if q.Wide() {
 		side, prefix = wideTile, "wide_"
 	}
-	q.Launch(Launch{prefix + kernel, bind, args, ceil(m, side) * ceil(n, side)})
+	m, n := uint32(y.Rows), uint32(y.Cols)
+	parts, depth := split(y.Rows, y.Cols, k, q.Limit())
+	launch := func(y, bias Mat, add bool) {
+		q.Launch(Launch{prefix + kernel, []Mat{y, x, w, bias}, []uint32{m, n, uint32(k), uint32(depth), b(add),
+			b(!bias.IsZero())}, parts * ceil(int(m), side) * ceil(int(n), side)})
+	}
+	if parts == 1 {
+		launch(y, bias, add)
+		return
+	}
+	sums := Mat{Buf: q.Partials().Buf, Rows: parts * y.Rows, Cols: y.Cols, Row: y.Cols}
+	launch(sums, Mat{}, false)
+	q.Launch(Launch{"add_parts", []Mat{y, sums, bias}, []uint32{n, m, uint32(parts), b(add), b(!bias.IsZero())},
+		y.Rows * ceil(y.Cols, 64)})
 }
 
 // MatMul: y = x·Wᵀ + bias, or added to y, over the first y.Cols rows of w.
@@ -84,7 +113,7 @@ func matMul(q Queue, y, x Mat, w Weight, bias Mat, add bool) {
 		q.Launch(Launch{"gemv_" + w.Form, bind, []uint32{m, n, cols, b(add), b(!bias.IsZero())}, ceil(y.Cols, 8)})
 		return
 	}
-	product(q, "nt_"+w.Form, y.Rows, y.Cols, bind, []uint32{m, n, cols, b(add), b(!bias.IsZero())})
+	product(q, "nt_"+w.Form, y, x, w.Data, bias, w.Cols, add)
 }
 
 // InputGrad: dx = dy·W, or added to dx, over the first dy.Cols rows of w.
@@ -99,9 +128,7 @@ func InputGrad(q Queue, dx, dy Mat, w Weight, add bool) {
 	byRows(q, w.Rows, func(wlo, whi int) {
 		part, more := w.Range(wlo, whi), add || wlo > 0
 		byRows(q, dx.Rows, func(lo, hi int) {
-			y, x := dx.Range(lo, hi), dy.Range(lo, hi).Columns(wlo, whi)
-			product(q, "nn_"+w.Form, y.Rows, y.Cols, []Mat{y, x, part.Data},
-				[]uint32{uint32(y.Rows), uint32(y.Cols), uint32(whi - wlo), b(more)})
+			product(q, "nn_"+w.Form, dx.Range(lo, hi), dy.Range(lo, hi).Columns(wlo, whi), part.Data, Mat{}, whi-wlo, more)
 		}, dx, dy)
 	}, w.Data)
 }
@@ -114,8 +141,7 @@ func WeightGrad(q Queue, dw, dy, x Mat) {
 	byRows(q, dw.Rows, func(wlo, whi int) {
 		part := dw.Range(wlo, whi)
 		byRows(q, dy.Rows, func(lo, hi int) {
-			product(q, "tn", part.Rows, part.Cols, []Mat{part, dy.Range(lo, hi).Columns(wlo, whi), x.Range(lo, hi)},
-				[]uint32{uint32(part.Rows), uint32(part.Cols), uint32(hi - lo)})
+			product(q, "tn", part, dy.Range(lo, hi).Columns(wlo, whi), x.Range(lo, hi), Mat{}, hi-lo, true)
 		}, dy, x)
 	}, dw)
 }

@@ -1,4 +1,4 @@
-//apr:kernel y:rw x:r w:r:u32 bias:r | m:u32 n:u32 k:u32 add:u32 biased:u32
+//apr:kernel y:rw x:r w:r:u32 bias:r | m:u32 n:u32 k:u32 depth:u32 add:u32 biased:u32
 //apr:variants f32 bf16 f16 q8_0 q4_k q6_k
 //apr:include gemm weight_$variant
 
@@ -12,14 +12,6 @@ fn load_left(lane: u32, i0: u32, k0: u32, depth: u32) {
 fn load_right(lane: u32, j0: u32, k0: u32, depth: u32) {
   let r = values(min(j0 + lane, args.n - 1u), k0);
   for (var i = 0u; i < depth; i++) { right[64u * i + lane] = value(r, i); }
-}
-
-fn store(r: u32, s: u32, sum: f32) {
-  let at = args.y_at + r * args.y_row + s;
-  var v = sum;
-  if (args.biased != 0u) { v += bias[args.bias_at + s]; }
-  if (args.add != 0u) { v += y[at]; }
-  y[at] = v;
 }
 
 fn run(group: u32, lane: u32) { sum_tiles(group, lane); }

@@ -83,6 +83,8 @@ type Queue interface {
 	Limit() int
 	// Scratch returns a dense matrix with undefined content, which is the caller's until its operation ends.
 	Scratch(rows, cols int) Mat
+	// Partials is memory for PartialSums elements, which all products of an operation share.
+	Partials() Mat
 	// Wide reports whether products take wide tiles.
 	Wide() bool
 	// Faults is where kernels note ids that no row has: four words.

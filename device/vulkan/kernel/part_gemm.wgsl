@@ -1,3 +1,5 @@
+//apr:include parts
+
 // A product of tiles of 64×64: a group has one, a lane 8×8 values of it, every eighth row and column. Sums over k run in
 // ascending order. load_left and load_right, which each product has of its own, write depth ≤ 16 steps of k, of rows and columns
 // beyond the last one anything. Loops that drivers would unroll without need have bounds that they do not know: some take
@@ -8,14 +10,15 @@ var<workgroup> right: array<f32, 1024>; // [k, column]
 
 fn sum_tiles(group: u32, lane: u32) {
   let across = (args.n + 63u) / 64u;
-  let i0 = group / across * 64u;
-  let j0 = group % across * 64u;
+  let part = part_of(group, across * ((args.m + 63u) / 64u));
+  let i0 = part.tile / across * 64u;
+  let j0 = part.tile % across * 64u;
   let row = lane / 8u;
   let col = lane % 8u;
   var c: array<vec4<f32>, 16>;
   for (var i = 0u; i < 16u; i++) { c[i] = vec4<f32>(0.0, 0.0, 0.0, 0.0); } // nothing else sets it
-  for (var k0 = 0u; k0 < args.k; k0 += 16u) {
-    let depth = min(16u, args.k - k0);
+  for (var k0 = part.first; k0 < part.end; k0 += 16u) {
+    let depth = min(16u, part.end - k0);
     load_left(lane, i0, k0, depth);
     load_right(lane, j0, k0, depth);
     workgroupBarrier();
@@ -37,6 +40,6 @@ fn sum_tiles(group: u32, lane: u32) {
     let s = j0 + col + q % 8u * 8u;
     var v = c[0];
     for (var i = 1u; i < 16u; i++) { v = select(v, c[i], q / 4u == i); }
-    if (r < args.m && s < args.n) { store(r, s, v[q % 4u]); }
+    if (r < args.m && s < args.n) { store(part.row + r, s, v[q % 4u]); }
   }
 }

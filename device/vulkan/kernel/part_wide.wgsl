@@ -1,3 +1,5 @@
+//apr:include parts
+
 // A product of tiles of 128×128: a group of 256 lanes has one, a lane 8×8 values of it, four rows and four columns in each
 // quarter. Sums over k run in ascending order, as those of part_gemm. fetch_left and fetch_right, which each product has of
 // its own, return 8 values of a lane in the next 16 steps of k, 0 beyond the last step, and put_left and put_right say where
@@ -14,9 +16,10 @@ var<workgroup> right: array<vec4<f32>, 528>; // [k, column]
 fn sum_wide(group: u32, lane: u32) {
   let across = (args.n + 127u) / 128u;
   let tall = (args.m + 127u) / 128u;
-  let band = group / (8u * across);
+  let part = part_of(group, across * tall);
+  let band = part.tile / (8u * across);
   let high = min(8u, tall - 8u * band);
-  let within = group - 8u * band * across;
+  let within = part.tile - 8u * band * across;
   let i0 = 128u * (8u * band + within % high);
   let j0 = 128u * (within / high);
   let row = lane / 16u;
@@ -37,13 +40,13 @@ fn sum_wide(group: u32, lane: u32) {
   var d5 = vec4<f32>();
   var d6 = vec4<f32>();
   var d7 = vec4<f32>();
-  var l = fetch_left(lane, i0, 0u);
-  var r = fetch_right(lane, j0, 0u);
-  for (var k0 = 0u; k0 < args.k; k0 += 16u) {
+  var l = fetch_left(lane, i0, part.first);
+  var r = fetch_right(lane, j0, part.first);
+  for (var k0 = part.first; k0 < part.end; k0 += 16u) {
     put_left(lane, l);
     put_right(lane, r);
     workgroupBarrier();
-    if (k0 + 16u < args.k) {
+    if (k0 + 16u < part.end) {
       l = fetch_left(lane, i0, k0 + 16u);
       r = fetch_right(lane, j0, k0 + 16u);
     }
@@ -94,7 +97,7 @@ fn sum_wide(group: u32, lane: u32) {
     v = select(v, d7, q == 15u);
     if (r < args.m) {
       for (var u = 0u; u < 4u; u++) {
-        if (s + u < args.n) { store(r, s + u, v[u]); }
+        if (s + u < args.n) { store(part.row + r, s + u, v[u]); }
       }
     }
   }

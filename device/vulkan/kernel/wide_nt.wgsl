@@ -1,16 +1,8 @@
-//apr:kernel y:rw x:r w:r:u32 bias:r | m:u32 n:u32 k:u32 add:u32 biased:u32
+//apr:kernel y:rw x:r w:r:u32 bias:r | m:u32 n:u32 k:u32 depth:u32 add:u32 biased:u32
 //apr:variants f32 bf16 f16 q8_0 q4_k q6_k
 //apr:lanes 256
 //apr:include wide wide_rows wide_nt_$variant
 
 // y = x·Wᵀ + bias, or added to y. x [m, k], w [n, k], y [m, n].
-
-fn store(r: u32, s: u32, sum: f32) {
-  let at = args.y_at + r * args.y_row + s;
-  var v = sum;
-  if (args.biased != 0u) { v += bias[args.bias_at + s]; }
-  if (args.add != 0u) { v += y[at]; }
-  y[at] = v;
-}
 
 fn run(group: u32, lane: u32) { sum_wide(group, lane); }

@@ -1,8 +1,8 @@
-//apr:kernel y:rw x:r w:r:u32 | m:u32 n:u32 k:u32
+//apr:kernel y:rw x:r w:r:u32 bias:r | m:u32 n:u32 k:u32 depth:u32 add:u32 biased:u32
 //apr:lanes 256
 //apr:include wide wide_nn_f32
 
-// y += xᵀ·w. x [k, m], w [k, n], y [m, n].
+// y = xᵀ·w, or added to y. x [k, m], w [k, n], y [m, n].
 
 fn left_value(k: u32, row: u32) -> f32 {
   return select(0.0, x[args.x_at + min(k, args.k - 1u) * args.x_row + min(row, args.m - 1u)], k < args.k);
@@ -26,11 +26,6 @@ fn put_left(lane: u32, v: Eight) {
   left[at + 10u * PITCH][i % 4u] = v.b.y;
   left[at + 12u * PITCH][i % 4u] = v.b.z;
   left[at + 14u * PITCH][i % 4u] = v.b.w;
-}
-
-fn store(r: u32, s: u32, sum: f32) {
-  let at = args.y_at + r * args.y_row + s;
-  y[at] = y[at] + sum;
 }
 
 fn run(group: u32, lane: u32) { sum_wide(group, lane); }

@@ -19,13 +19,15 @@ func Work(l Launch) int64 {
 	kind, _, _ := strings.Cut(l.Kernel, "_")
 	switch kind {
 	case "wide":
-		return wideTile * wideTile * max(1, arg("k"))
+		return wideTile * wideTile * max(1, min(arg("k"), arg("depth")))
 	case "gemm":
-		return tile * tile * max(1, arg("k"))
+		return tile * tile * max(1, min(arg("k"), arg("depth")))
 	case "gemv":
 		return slow * 8 * arg("columns") * arg("m")
 	case "row":
 		return slow * 8 * arg("columns")
+	case "add": // add_parts
+		return slow * 64 * arg("parts")
 	case "attention":
 		return slow * 4 * arg("dim") * max(arg("keys"), arg("key_rows"), arg("queries")*arg("shared_by"))
 	case "loss", "mix", "argmax":
