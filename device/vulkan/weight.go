@@ -3,6 +3,7 @@ package vulkan
 import (
 	"encoding/binary"
 	"math"
+	"slices"
 
 	"apr/device"
 	"apr/device/dry"
@@ -43,8 +44,8 @@ func (d *Device) Frozen(t device.Tensor) device.Weight {
 }
 
 // Weight reads a frozen matrix from its sources. Parts stay as they are stored if kernels expand them, in whole
-// words: rows of bfloat16 and float16 end with a word, blocks of Q8_0 and Q6_K are two bytes longer. Others become
-// float32. Errors name the source's tensor.
+// words: rows of bfloat16 and float16 end with a word, those of Q8_0 and Q6_K have all scales before the blocks. Others
+// become float32. Errors name the source's tensor.
 func (d *Device) Weight(spec device.WeightSpec) (device.Weight, error) {
 	w, err := d.layOut(spec)
 	if err != nil {
@@ -226,16 +227,10 @@ func (p *part) pack(out, row []byte) []byte {
 		return append(out, make([]byte, -len(row)&3)...)
 	case "q4_k":
 		return append(out, row...)
-	case "q6_k": // 210 bytes
-		for ; len(row) > 0; row = row[210:] {
-			out = append(append(out, row[:210]...), 0, 0)
-		}
-		return out
+	case "q6_k": // 208 bytes, a half
+		return scalesFirst(out, row, 210, 208, 210)
 	case "q8_0": // a half, 32 codes
-		for ; len(row) > 0; row = row[34:] {
-			out = append(append(append(out, row[:2]...), 0, 0), row[2:34]...)
-		}
-		return out
+		return scalesFirst(out, row, 34, 0, 2)
 	}
 	values := make([]float32, p.Cols)
 	if p.dtype.IsFloat() {
@@ -244,6 +239,20 @@ func (p *part) pack(out, row []byte) []byte {
 		quant.DequantizeRange(values, row, 0, p.dtype)
 	}
 	return singles(out, values)
+}
+
+// scalesFirst appends what stands at [lo, hi) in each block of a row, a half, zeros up to 16 bytes, and then the blocks
+// without it, so that kernels read these 16 bytes at a time.
+func scalesFirst(out, row []byte, block, lo, hi int) []byte {
+	begin := len(out)
+	for b := range slices.Chunk(row, block) {
+		out = append(out, b[lo:hi]...)
+	}
+	out = append(out, make([]byte, -(len(out)-begin)&15)...)
+	for b := range slices.Chunk(row, block) {
+		out = append(append(out, b[:lo]...), b[hi:]...)
+	}
+	return out
 }
 
 // singles appends values as float32.

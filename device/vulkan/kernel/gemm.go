@@ -19,28 +19,50 @@ func Words(form string, n int) int {
 	case "bf16", "f16":
 		return ceil(n, 2)
 	case "q8_0":
-		return n / 32 * 9
+		return scales(n/32) + n/32*8
 	case "q4_k":
 		return n / 256 * 36
 	case "q6_k":
-		return n / 256 * 53
+		return scales(n/256) + n/256*52
 	}
 	return n
 }
 
-// rowColumns are of how many columns rows of a form must have a multiple for a product with one row; 0: there is none.
-var rowColumns = map[string]int{"f32": 4, "bf16": 8, "q8_0": 32, "q4_k": 256, "q6_k": 256}
+// scales returns the words of the scales that a row has before its n blocks of Q8_0 or Q6_K: two in a word, and whole
+// vectors of four words.
+func scales(n int) int { return 4 * ceil(n, 8) }
+
+// rowForms are the forms that have a kernel of their own for products with one row.
+var rowForms = map[string]struct {
+	multiple  int // columns are a multiple of it
+	piece     int // columns that a lane reads at a time
+	leastTeam int // lanes that share four rows, at least
+}{"f32": {4, 8, 32}, "bf16": {8, 16, 32}, "q8_0": {32, 32, 8}, "q4_k": {256, 64, 8}, "q6_k": {256, 64, 8}}
 
 // byVectors reports whether the product of w with one row x has a kernel of its own: these read four elements at once.
 func (w Weight) byVectors(x Mat) bool {
-	step := rowColumns[w.Form]
-	return step > 0 && w.Cols%step == 0 && x.At%4 == 0 && w.Data.At%4 == 0 && (w.Data.Row%4 == 0 || w.Form[0] == 'q')
+	form, ok := rowForms[w.Form]
+	return ok && w.Cols%form.multiple == 0 && x.At%4 == 0 && w.Data.At%4 == 0 && w.Data.Row%4 == 0
+}
+
+// team returns how many lanes share four rows of w in its product with one row: as few as give a large card enough lanes,
+// since then more lanes read the same of x at a time, and none without a piece of a row.
+func (w Weight) team() int {
+	form := rowForms[w.Form]
+	n := form.leastTeam
+	for n < rowLanes && n*form.piece < w.Cols && n*ceil(w.Rows, 4) < lanesWanted {
+		n *= 2
+	}
+	return n
 }
 
 const (
 	tile     = 64
 	wideTile = 128
 	fewRows  = 8 // products of up to so many rows are sums by gemv
+
+	rowLanes    = 128     // of a group of a product with one row
+	lanesWanted = 1 << 16 // of all groups of such a product, at least
 
 	// Products with fewer wide tiles than the groups that a large card works on at a time are summed in parts, so that all
 	// of it has work: up to groupsAtOnce tiles of parts, each of leastDepth products an element or more.
@@ -106,7 +128,9 @@ func matMul(q Queue, y, x Mat, w Weight, bias Mat, add bool) {
 	m, n, bind := uint32(y.Rows), uint32(y.Cols), []Mat{y, x, w.Data, bias}
 	cols := uint32(w.Cols)
 	if y.Rows == 1 && w.byVectors(x) {
-		q.Launch(Launch{"row_" + w.Form, bind, []uint32{n, cols, b(add), b(!bias.IsZero())}, ceil(y.Cols, 8)})
+		team := w.team()
+		q.Launch(Launch{"row_" + w.Form, bind, []uint32{n, cols, uint32(team), b(add), b(!bias.IsZero())},
+			ceil(y.Cols, 4*rowLanes/team)})
 		return
 	}
 	if y.Rows <= fewRows {

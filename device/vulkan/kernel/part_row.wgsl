@@ -1,14 +1,14 @@
-// A product with one row of x: a group has 8 rows of w, half of its lanes four of them, over which they share what they read
-// of x. Each lane takes every 32nd piece of a row; the sums of lanes are added as a tree. span, of each form, is how many
-// columns a piece has, and piece(row, col, lane) returns a lane's sum of a piece from column col on of each of four rows.
+// A product with one row of x: a team of lanes has four rows of w, so that what is read of x serves all of them, and each lane
+// takes every piece of its rows whose number is its own modulo args.team, a power of two from 8 to 128. The sums of a team are
+// added as a tree. row_sums, of each form, returns a lane's sums of the four rows from `row` on; vectors of four are of
+// these rows. What is read of them at a time is read before it is used, so that a lane waits for memory once.
 
-var<workgroup> sums: array<vec4<f32>, 64>;
+var<workgroup> sums: array<vec4<f32>, 128>;
 
-// The float32 of a whole number below 2²³, by bits.
-fn small(v: vec4<u32>) -> vec4<f32> { return bitcast<vec4<f32>>(v | vec4<u32>(0x4b000000u)) - 8388608.0; }
+// The place of row i, or of the last one, in vectors of four words.
+fn row_at(i: u32) -> u32 { return (args.w_at + min(i, args.n - 1u) * args.w_row) / 4u; }
 
-// The place of row i, or of the last one.
-fn row_at(i: u32) -> u32 { return args.w_at + min(i, args.n - 1u) * args.w_row; }
+fn rows_at(row: u32) -> vec4<u32> { return vec4<u32>(row_at(row), row_at(row + 1u), row_at(row + 2u), row_at(row + 3u)); }
 
 fn added(v: vec4<f32>) -> f32 { return (v.x + v.y) + (v.z + v.w); }
 
@@ -21,12 +21,15 @@ fn store(row: u32, sum: f32) {
 }
 
 fn sum_row(group: u32, lane: u32) {
-  let row = group * 8u + lane / 32u * 4u;
-  sums[lane] = row_sums(row, lane % 32u);
+  let member = lane % args.team;
+  let row = (group * (128u / args.team) + lane / args.team) * 4u;
+  var s = vec4<f32>();
+  if (row < args.n) { s = row_sums(row, member); }
+  sums[lane] = s;
   workgroupBarrier();
-  for (var half = 16u; half > 0u; half = half / 2u) {
-    if (lane % 32u < half) { sums[lane] += sums[lane + half]; }
+  for (var half = args.team / 2u; half > 0u; half = half / 2u) {
+    if (member < half) { sums[lane] += sums[lane + half]; }
     workgroupBarrier();
   }
-  if (lane % 32u < 4u) { store(row + lane % 32u, sums[lane / 32u * 32u][lane % 32u]); }
+  if (member < 4u) { store(row + member, sums[lane - member][member]); }
 }

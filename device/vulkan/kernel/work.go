@@ -25,7 +25,7 @@ func Work(l Launch) int64 {
 	case "gemv":
 		return slow * 8 * arg("columns") * arg("m")
 	case "row":
-		return slow * 8 * arg("columns")
+		return slow * 4 * rowLanes / max(1, arg("team")) * arg("columns")
 	case "add": // add_parts
 		return slow * 64 * arg("parts")
 	case "attention":
