@@ -129,8 +129,11 @@ func matMul(q Queue, y, x Mat, w Weight, bias Mat, add bool) {
 	cols := uint32(w.Cols)
 	if y.Rows == 1 && w.byVectors(x) {
 		team := w.team()
-		q.Launch(Launch{"row_" + w.Form, bind, []uint32{n, cols, uint32(team), b(add), b(!bias.IsZero())},
-			ceil(y.Cols, 4*rowLanes/team)})
+		args := []uint32{n, cols, uint32(team), b(add), b(!bias.IsZero())}
+		if w.Form[0] == 'q' {
+			args = append(args, f(1<<23)) // see part_codes.wgsl
+		}
+		q.Launch(Launch{"row_" + w.Form, bind, args, ceil(y.Cols, 4*rowLanes/team)})
 		return
 	}
 	if y.Rows <= fewRows {

@@ -1,4 +1,4 @@
-//apr:kernel y:rw x:r:vec4<f32> w:r:vec4<u32> bias:r | n:u32 columns:u32 team:u32 add:u32 biased:u32
+//apr:kernel y:rw x:r:vec4<f32> w:r:vec4<u32> bias:r | n:u32 columns:u32 team:u32 add:u32 biased:u32 lift:u32
 //apr:lanes 128
 //apr:include row codes
 
