@@ -267,20 +267,27 @@ func (c *Commands) Dispatch(p *Pipeline, bindings []Binding, push []uint32, x, y
 		uintptr(unsafe.Pointer(&c.words[0])))
 	invoke(f.dispatch, c.buffer, uintptr(x), uintptr(y), 1)
 	c.dispatches++
-	c.barrier()
+	c.afterKernel()
 	return nil
 }
 
-// barrier lets what comes later see what was written so far, kernels, copies and the host alike.
-func (c *Commands) barrier() {
-	const (
-		kernels, transfer, host  = 0x800, 0x1000, 0x4000
-		shaderRead, shaderWrite  = 0x20, 0x40
-		copyRead, copyWrite, see = 0x800, 0x1000, 0x2000
-	)
-	c.memory.source, c.memory.dst = shaderWrite|copyWrite, shaderRead|shaderWrite|copyRead|copyWrite|see
-	invoke(c.d.f.barrier, c.buffer, kernels|transfer, kernels|transfer|host, 0, 1,
-		uintptr(unsafe.Pointer(&c.memory)), 0, 0, 0, 0)
+// Stages and kinds of access of barriers.
+const (
+	kernels, transfer, host       = 0x800, 0x1000, 0x4000
+	shaderRead, shaderWrite       = 0x20, 0x40
+	copyRead, copyWrite, hostRead = 0x800, 0x1000, 0x2000
+	anyStage, anyAccess           = kernels | transfer, shaderRead | shaderWrite | copyRead | copyWrite
+)
+
+// afterKernel lets later kernels and copies see what a kernel wrote. The host reads what was copied to it.
+func (c *Commands) afterKernel() { c.barrier(kernels, anyStage, shaderWrite, anyAccess) }
+
+// afterCopy lets later kernels and copies, and the host, see what was copied.
+func (c *Commands) afterCopy() { c.barrier(transfer, anyStage|host, copyWrite, anyAccess|hostRead) }
+
+func (c *Commands) barrier(from, to uintptr, written, seen uint32) {
+	c.memory.source, c.memory.dst = written, seen
+	invoke(c.d.f.barrier, c.buffer, from, to, 0, 1, uintptr(unsafe.Pointer(&c.memory)), 0, 0, 0, 0)
 }
 
 // Copy copies n bytes after everything recorded before.
@@ -290,7 +297,7 @@ func (c *Commands) Copy(dst *Buffer, dstAt int64, src *Buffer, srcAt, n int64) e
 	}
 	c.region = copyRegion{uint64(srcAt), uint64(dstAt), uint64(n)}
 	invoke(c.d.f.copyBuffer, c.buffer, src.handle, dst.handle, 1, uintptr(unsafe.Pointer(&c.region)))
-	c.barrier()
+	c.afterCopy()
 	return nil
 }
 
@@ -300,7 +307,7 @@ func (c *Commands) Zero(dst *Buffer, at, n int64) error {
 		return err
 	}
 	invoke(c.d.f.fillBuffer, c.buffer, dst.handle, uintptr(at), uintptr(n), 0)
-	c.barrier()
+	c.afterCopy()
 	return nil
 }
 

@@ -3,8 +3,8 @@
 // Queue.
 //
 // The SPIR-V in spirv/ is made from the .wgsl files by `make kernels`, compressed and embedded; manifest.json there
-// says from which bytes. How a .wgsl file becomes a kernel says package manifest. A group has 64 lanes, or 256
-// in products with wide tiles.
+// says from which bytes. How a .wgsl file becomes a kernel says package manifest. A group has 64 lanes, 128 in
+// products with one row, or 256 in those with wide tiles.
 //
 // Elements are 32 bits: float32 values, int32 ids, or the words of stored weights. A launch binds pieces of memory
 // that are no longer than Queue.Limit; operations on larger matrices are split by rows.
