@@ -52,9 +52,9 @@ func (b *buffer) Name() string { return b.name }
 func (b *buffer) State() device.State { return b.state }
 
 const (
-	alignment = 256      // of places; no adapter wants more for a binding
-	slabBytes = 32 << 20 // least size of a slab
-	firstSlab = 4 << 20  // of the first one, which holds what an opened device needs
+	alignment = 256                          // of places; no adapter wants more for a binding
+	slabBytes = 32 << 20                     // least size of a slab
+	firstSlab = 4<<20 + 4*kernel.PartialSums // of the first one, which holds what an opened device needs
 
 	// own is what a device takes beyond what dry runs see: its first slab, tables of rotary embeddings, sums of a step,
 	// partial sums of products and other scratch of operations.
