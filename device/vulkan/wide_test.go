@@ -37,6 +37,7 @@ func TestWide(t *testing.T) {
 func TestRow(t *testing.T) {
 	d := open(t, Options{})
 	defer d.Close()
+	d.wide = true // teams as a card has them
 	ran := ""
 	d.sabotage = func(l *launch) { ran = l.Kernel }
 	s := newStream(d)

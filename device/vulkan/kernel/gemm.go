@@ -46,11 +46,12 @@ func (w Weight) byVectors(x Mat) bool {
 }
 
 // team returns how many lanes share four rows of w in its product with one row: as few as give a large card enough lanes,
-// since then more lanes read the same of x at a time, and none without a piece of a row.
-func (w Weight) team() int {
+// since then more lanes read the same of x at a time, and none without a piece of a row. A device without wide tiles
+// has no use for more lanes.
+func (w Weight) team(wide bool) int {
 	form := rowForms[w.Form]
 	n := form.leastTeam
-	for n < rowLanes && n*form.piece < w.Cols && n*ceil(w.Rows, 4) < lanesWanted {
+	for wide && n < rowLanes && n*form.piece < w.Cols && n*ceil(w.Rows, 4) < lanesWanted {
 		n *= 2
 	}
 	return n
@@ -128,7 +129,7 @@ func matMul(q Queue, y, x Mat, w Weight, bias Mat, add bool) {
 	m, n, bind := uint32(y.Rows), uint32(y.Cols), []Mat{y, x, w.Data, bias}
 	cols := uint32(w.Cols)
 	if y.Rows == 1 && w.byVectors(x) {
-		team := w.team()
+		team := w.team(q.Wide())
 		args := []uint32{n, cols, uint32(team), b(add), b(!bias.IsZero())}
 		if w.Form[0] == 'q' {
 			args = append(args, f(1<<23)) // see part_codes.wgsl
