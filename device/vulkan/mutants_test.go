@@ -257,7 +257,8 @@ func TestMutantsOfSuite(t *testing.T) {
 				l.push[word("add_parts", "parts")]--
 			}
 		}},
-		{name: "no barriers in wide tiles", cases: "matmul/65x256x640", wide: true, mutate: func(name string, code []uint32) []uint32 {
+		{name: "no barriers in wide tiles", cases: "matmul/65x256x640", wide: true, mutate: func(name string,
+			code []uint32) []uint32 {
 			if strings.HasPrefix(name, "wide_") {
 				return noBarriers(code)
 			}

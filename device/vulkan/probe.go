@@ -113,7 +113,8 @@ func (d *Device) probeProducts(s *Stream) error {
 		}
 		for i, g := range got {
 			if g != p.want[i] {
-				return d.refuse(p.name, fmt.Sprintf("element (%d,%d) is %g instead of %g", i/p.got.Cols, i%p.got.Cols, g, p.want[i]))
+				return d.refuse(p.name, fmt.Sprintf("element (%d,%d) is %g instead of %g", i/p.got.Cols, i%p.got.Cols, g,
+					p.want[i]))
 			}
 		}
 	}

@@ -32,8 +32,8 @@ func TestWide(t *testing.T) {
 	t.Logf("%d cases", tried)
 }
 
-// TestRow: products of one row whose teams have 8 to 128 lanes, with fewer and with more pieces than lanes, with scales that
-// fill no vector, and with rows that fill no group.
+// TestRow: products of one row whose teams have 8 to 128 lanes, with fewer and with more pieces than lanes, with scales
+// that fill no vector, and with rows that fill no group.
 func TestRow(t *testing.T) {
 	d := open(t, Options{})
 	defer d.Close()
@@ -77,7 +77,8 @@ func TestRow(t *testing.T) {
 }
 
 // randomWeight makes a weight of random blocks, or of small integers in a type of floats, and returns its values.
-func randomWeight(t *testing.T, d *Device, rng *rand.Rand, typ tensor.DType, rows, cols int) ([]float32, device.Weight) {
+func randomWeight(t *testing.T, d *Device, rng *rand.Rand, typ tensor.DType, rows, cols int) ([]float32,
+	device.Weight) {
 	src := source{tensor.Info{Name: "w", DType: typ, Shape: []int{rows, cols}}, make([]byte, rows*int(typ.RowBytes(cols)))}
 	src.info.Size = int64(len(src.data))
 	values := make([]float32, rows*cols)

@@ -45,9 +45,9 @@ func (w Weight) byVectors(x Mat) bool {
 	return ok && w.Cols%form.multiple == 0 && x.At%4 == 0 && w.Data.At%4 == 0 && w.Data.Row%4 == 0
 }
 
-// team returns how many lanes share four rows of w in its product with one row: as few as give a large card enough lanes,
-// since then more lanes read the same of x at a time, and none without a piece of a row. A device without wide tiles
-// has no use for more lanes.
+// team returns how many lanes share four rows of w in its product with one row: as few as give a large card enough
+// lanes, since then more lanes read the same of x at a time, and none without a piece of a row. A device without wide
+// tiles has no use for more lanes.
 func (w Weight) team(wide bool) int {
 	form := rowForms[w.Form]
 	n := form.leastTeam
@@ -81,15 +81,16 @@ const (
 )
 
 // split divides the k products of each of m×n results into parts of depth products, of which the last one may have
-// fewer. A part's sums span no more than limit elements. It depends on the shape alone, since other parts give other bits.
+// fewer. A part's sums span no more than limit elements. It depends on the shape alone, since other parts give other
+// bits.
 func split(m, n, k, limit int) (parts, depth int) {
 	parts = min(groupsAtOnce/(ceil(m, wideTile)*ceil(n, wideTile)), k/leastDepth, limit/(m*n))
 	depth = max(1, ceil(k, 16*max(1, parts))) * 16
 	return max(1, ceil(k, depth)), depth
 }
 
-// product: y = Σ over k products + bias, or added to y, with tiles as wide as the device takes. Both kernels add in the
-// same order.
+// product: y = Σ over k products + bias, or added to y, with tiles as wide as the device takes. Both kernels add in
+// the same order.
 func product(q Queue, kernel string, y, x, w, bias Mat, k int, add bool) {
 	side, prefix := tile, "gemm_"
 	if q.Wide() {
