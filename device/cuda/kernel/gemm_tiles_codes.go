@@ -12,6 +12,7 @@ const (
 	codesStages     = 4                   // spans of a warp in shared memory at most
 	codesX          = 8 * (512 + 32)      // bytes of a span of 8 rows of x, and of its sums
 	codesChunkSpans = 32                  // of a chunk at most
+	codesChunkLeast = 4                   // unless there is room for fewer only
 )
 
 // What a product by codes is cut by, in cycles of a multiprocessor of an H200. They are counted, not measured.
@@ -22,7 +23,7 @@ const (
 	codesAlone   = 900 // a span, however few warps there are
 	codesReads   = 32  // reads of x from shared memory, of each warp, for 8 rows
 	codesChunk   = 400 // barriers of a chunk, and its sums
-	codesCopy    = 40  // bytes of x that come in, each cycle
+	codesCopy    = 40  // bytes of W and x that come in from the second cache, each cycle
 )
 
 // codesRows is up to how many rows of x products with Q4_K, Q5_K and Q6_K in tiles are made by codes
@@ -77,21 +78,20 @@ func (s codesShape) shared() int {
 	return s.buffers()*s.chunk*s.columns*codesX + s.warps*s.stages*(s.pitch+8)
 }
 
-// fit chooses the largest chunk that there is room for, then as many stages as it leaves room for, and reports whether
-// there is any.
+// fit chooses as many stages as there is room for beside x of all spans or, if there is none, beside chunks that are
+// not short or, if there is none for those either, beside any, and reports whether there is room.
 func (s *codesShape) fit() bool {
-	best := 0
-	for stages := 2; stages <= max(2, min(codesStages, ceil(s.spans, s.split))); stages++ {
-		try := *s
-		try.stages, try.chunk = stages, min(s.spans, codesChunkSpans)
-		for try.chunk > 0 && try.shared() > tilesShared {
-			try.chunk--
-		}
-		if try.chunk > 0 && try.chunk >= best {
-			best, *s = try.chunk, try
+	for _, least := range []int{s.spans, min(codesChunkLeast, s.spans), 1} {
+		for s.stages = max(2, min(codesStages, ceil(s.spans, s.split))); s.stages > 1; s.stages-- {
+			for s.chunk = min(s.spans, codesChunkSpans); s.chunk > 0 && s.shared() > tilesShared; {
+				s.chunk--
+			}
+			if s.chunk >= least {
+				return true
+			}
 		}
 	}
-	return best > 0
+	return false
 }
 
 // cycles is how long a block takes with tiles of `size` bytes: until those are there or, if that is longer, until its
@@ -100,7 +100,7 @@ func (s codesShape) cycles(size int) float64 {
 	busy := ceil(s.warps, 4) * max(codesDecode+s.columns*codesIssue, s.columns*codesProduct)
 	span := max(busy, s.warps*s.columns*codesReads, codesAlone+s.columns*codesProduct)
 	x, w, chunks := s.spans*s.columns*4<<10, s.warps/s.split*s.spans*size, ceil(s.spans, s.chunk)
-	both := max(ceil(s.spans, s.split)*span, w/tilesBytes)
+	both := max(ceil(s.spans, s.split)*span, w/tilesBytes, (w+x)/codesCopy)
 	return float64(tilesBegin + both + x/chunks/codesCopy + chunks*codesChunk)
 }
 
