@@ -17,6 +17,22 @@ func CheckLoss(grad, z, t, targets Tensor, spec LossSpec) {
 	need(spec.Cap >= 0 && finite(spec.Cap), op, noCap)
 }
 
+// CheckLossOfDraws checks a call of DrawsLoss.LossOfDraws, but for the values of the ids.
+func CheckLossOfDraws(grad, z, drawn, targets Tensor, n int, spec LossSpec) {
+	const op = OpLossOfDraws
+	views(op, z)
+	optional(op, grad)
+	floats(op, grad)
+	typed(op, tensor.F32, noFloat32, z)
+	shaped(op, z.Rows, z.Cols, grad)
+	need(n > 0 && n <= MaxMany, op, wrongShapes)
+	ids(op, drawn, z.Rows*n)
+	ids(op, targets, z.Rows)
+	need(spec.Divergence == ForwardKL, op, "draws teach forward KL alone")
+	need(spec.Temperature > 0 && finite(spec.Temperature), op, "temperature is not positive")
+	need(spec.Cap >= 0 && finite(spec.Cap), op, noCap)
+}
+
 // CheckSquaredError checks a call of SquaredError.
 func CheckSquaredError(grad, u, t Tensor, weight float64) {
 	const op = OpSquaredError

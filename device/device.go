@@ -304,6 +304,8 @@ const (
 	Pages     Feature = "attention over pages of many sequences" // its streams are no Pager
 	DrawsNext Feature = "drawing the next token on the device"   // its streams are no NextDrawer
 	DrawsMany Feature = "drawing a cache's draws on the device"  // its streams are no ManyDrawer
+
+	DrawsTeach Feature = "the loss from draws without logits of the teacher" // its streams are no DrawsLoss
 )
 
 // Device owns memory and weights.

@@ -59,6 +59,7 @@ const (
 	OpPutRows
 	OpAttendPages
 	OpLoss
+	OpLossOfDraws
 	OpSquaredError
 	OpCompareMaps
 	OpVerdict
@@ -85,7 +86,7 @@ var opNames = [NumOps]string{
 	"LowRankInputGrad", "Mix", "Project",
 	"Route", "RouteBackward", "GroupedMatMul", "GroupedInputGrad",
 	"GroupedWeightGrad", "Combine", "CombineBackward", "CountSlots", "BalanceBackward", "Gather", "Scatter",
-	"PutRows", "AttendPages", "Loss",
+	"PutRows", "AttendPages", "Loss", "LossOfDraws",
 	"SquaredError", "CompareMaps", "Verdict", "AdamW", "Quantize", "ArgMax", "DrawNext", "DrawMany", "Decode",
 	"Temp", "Release", "Alloc", "Free", "Frozen", "Phase",
 }
@@ -134,6 +135,9 @@ func (o Op) Feature() Feature {
 	if o == OpDrawMany {
 		return DrawsMany
 	}
+	if o == OpLossOfDraws {
+		return DrawsTeach
+	}
 	return ""
 }
 
@@ -142,7 +146,7 @@ func (o Op) Trains() bool {
 	switch o {
 	case OpEmbedBackward, OpRMSNormBackward, OpHeadNormBackward, OpAttentionBackward, OpConvBackward, OpDeltaNetBackward, OpGLUBackward,
 		OpRouteBackward, OpCombineBackward, OpBalanceBackward, OpGroupedWeightGrad, OpLowRankWeightGrad, OpLowRankInputGrad,
-		OpLoss, OpSquaredError, OpCompareMaps, OpAdamW, OpQuantize,
+		OpLoss, OpLossOfDraws, OpSquaredError, OpCompareMaps, OpAdamW, OpQuantize,
 		OpProject:
 		return true
 	}

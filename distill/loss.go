@@ -1,6 +1,8 @@
 package distill
 
 import (
+	"slices"
+
 	"apr/device"
 	"apr/model"
 	"apr/teacher"
@@ -53,6 +55,14 @@ type Loss struct {
 	spans     *spans   // weighs the gradients of the targets; nil: nothing does
 }
 
+// withoutLogits returns a teacher of draws on a device that computes its loss without logits of the teacher; else nil.
+func withoutLogits(dev device.Device, t teacher.Teacher) *teacher.Drawn {
+	if d, ok := t.(*teacher.Drawn); ok && !slices.Contains(dev.Info().Lacks, device.DrawsTeach) {
+		return d
+	}
+	return nil
+}
+
 // gradientRows is how many rows' gradients wait for one pair of products where they have a buffer of their own: every
 // product with dW reads and writes a float32 matrix of the vocabulary's size, so fewer and larger ones move less.
 const gradientRows = 2048
@@ -65,6 +75,10 @@ const gradientRows = 2048
 // dx [n, h] is overwritten. targets [n,1] are the n targets. The teacher may be nil when Spec.Alpha is 0.
 func (l *Loss) Backward(s device.Stream, student *model.Model, t teacher.Teacher, dx, x, targets device.Tensor, from int) {
 	c, spec, columns := l.ChunkRows, l.Spec, l.columns(x.DType, student, t)
+	drawn := withoutLogits(student.Device(), t)
+	if drawn != nil {
+		t = nil
+	}
 	spec.Cap = student.Config.FinalCap
 	chunk := func(name string, d tensor.DType, rows int) device.Tensor {
 		return s.Temp(name, device.Logits, d, rows, rowLength(l.Vocab)).ColRange(0, columns)
@@ -113,6 +127,10 @@ func (l *Loss) Backward(s device.Stream, student *model.Model, t teacher.Teacher
 				}
 			}
 			y, mid := targets.RowRange(lo, hi), hi-lo-l.own.in(from+lo, from+hi)
+			if drawn != nil {
+				drawn.Loss(s, from+lo, from+hi, dz, z, y, spec)
+				continue
+			}
 			if mid == hi-lo {
 				s.Loss(dz, z, tl, y, spec)
 				if l.spans != nil {

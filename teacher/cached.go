@@ -151,12 +151,12 @@ const above = 40
 
 // Fetch reads the draws of the kept positions of b.
 func (t *Drawn) Fetch(b corpus.Batch) error {
+	rows, err := t.read(keys(b))
+	if err != nil {
+		return err
+	}
 	t.entries, t.entropy, t.known = t.entries[:0], 0, true
-	for i, k := range keys(b) {
-		d, err := t.From.Drawn(k)
-		if err != nil {
-			return err
-		}
+	for i, d := range rows {
 		for p, m := range b.Slice(i, i+1).Mask {
 			if m == 0 {
 				continue
@@ -168,6 +168,24 @@ func (t *Drawn) Fetch(b corpus.Batch) error {
 		}
 	}
 	return nil
+}
+
+// read reads the draws of rows: of a cache several at a time, for decoding is most of it and a step waits for it.
+func (t *Drawn) read(keys []cache.Key) ([]cache.Drawn, error) {
+	rows, errs, workers := make([]cache.Drawn, len(keys)), make([]error, len(keys)), 1
+	if _, ok := t.From.(*cache.Reader); ok {
+		workers = min(runtime.GOMAXPROCS(0), len(keys))
+	}
+	var wait sync.WaitGroup
+	for w := range workers {
+		wait.Go(func() {
+			for i := w; i < len(keys); i += workers {
+				rows[i], errs[i] = t.From.Drawn(keys[i])
+			}
+		})
+	}
+	wait.Wait()
+	return rows, cmp.Or(errs...)
 }
 
 // Begin has nothing to compute.
@@ -201,6 +219,25 @@ func (t *Drawn) Logits(s device.Stream, lo, hi int, dst device.Tensor) {
 	s.Scatter(flat, values.RowRange(0, n), where.RowRange(0, n))
 	s.Release(values)
 	s.Release(where)
+}
+
+// Loss computes the loss of rows [lo,hi) on a stream that can do without logits: see device.DrawsLoss.
+func (t *Drawn) Loss(s device.Stream, lo, hi int, grad, z, targets device.Tensor, spec device.LossSpec) {
+	drawn := s.Temp("teacher.drawn", device.Logits, tensor.I32, z.Rows*t.Draws, 1)
+	if t.From != nil {
+		ids := make([]int32, 0, drawn.Rows)
+		for _, entries := range t.entries[lo:hi] {
+			for _, e := range entries {
+				for range e.Count {
+					ids = append(ids, e.ID)
+				}
+			}
+		}
+		s.UploadInts(drawn, ids)
+	}
+	spec.Divergence = device.ForwardKL // or JSD with β 0, which is the same
+	s.(device.DrawsLoss).LossOfDraws(grad, z, drawn, targets, t.Draws, spec)
+	s.Release(drawn)
 }
 
 // HeadRows returns that Logits fills any number of columns.

@@ -12,6 +12,7 @@ type lossOp struct {
 	s          *Stream
 	grad, z, t mat
 	targets    []int32
+	drawn      []int32 // of a teacher of draws, as many of each row; else empty, and so is t where there is no teacher
 	spec       device.LossSpec
 	kind       device.Divergence // spec.Divergence, with the limits of JSD taken
 	mix        vec.Mix
@@ -39,11 +40,17 @@ func (s *Stream) Loss(grad, z, t, targets device.Tensor, spec device.LossSpec) {
 		return
 	}
 	o := &s.ops.loss
-	o.grad, o.z, o.t, o.targets, o.spec = optional(grad), floats(z), optional(t), ints(targets), spec
+	o.grad, o.z, o.t, o.targets, o.drawn, o.spec = optional(grad), floats(z), optional(t), ints(targets), nil, spec
 	if !s.inRange("Loss", o.targets, o.z.cols) {
 		return
 	}
 	o.choose()
+	s.sumLoss(o)
+	s.end(device.OpLoss, 0)
+}
+
+// sumLoss computes the rows of o and adds their sums to the record.
+func (s *Stream) sumLoss(o *lossOp) {
 	if cap(o.rows) < o.z.rows {
 		o.rows = make([]rowLoss, o.z.rows)
 	}
@@ -59,7 +66,6 @@ func (s *Stream) Loss(grad, z, t, targets device.Tensor, spec device.LossSpec) {
 		}
 	}
 	s.scalars.Positions += int64(o.z.rows)
-	s.end(device.OpLoss, 0)
 }
 
 // choose sets the divergence to compute and the coefficients of its mixture.
@@ -90,9 +96,12 @@ func (o *lossOp) piece(worker, lo, hi int) {
 			l.capped = grow(l.capped, o.z.cols)
 			copy(l.capped, o.z.row(r))
 		}
-		if o.t.cols == 0 {
+		switch {
+		case len(o.drawn) > 0:
+			o.rows[r] = o.ofDraws(r)
+		case o.t.cols == 0:
 			o.rows[r] = o.plain(r)
-		} else {
+		default:
 			o.rows[r] = o.distil(worker, r)
 		}
 		if capped {

@@ -210,6 +210,8 @@ func modulesOf(o dry.Op, act tensor.DType, tf32 bool) []string {
 		if o.Capped {
 			return []string{kernel.LossCappedModule}
 		}
+	case device.OpLossOfDraws:
+		return []string{kernel.LossDrawsModule}
 	}
 	return nil
 }

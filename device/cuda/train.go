@@ -20,6 +20,18 @@ func (s *Stream) Loss(grad, z, t, targets device.Tensor, spec device.LossSpec) {
 	}
 }
 
+var _ device.DrawsLoss = (*Stream)(nil)
+
+// LossOfDraws is Loss with a teacher of draws: see device.DrawsLoss.
+func (s *Stream) LossOfDraws(grad, z, drawn, targets device.Tensor, n int, spec device.LossSpec) {
+	device.CheckLossOfDraws(grad, z, drawn, targets, n, spec)
+	if o := s.begin("LossOfDraws", grad, z, drawn, targets); o != nil && s.known("LossOfDraws", targets, z.Cols) &&
+		s.known("LossOfDraws", drawn, z.Cols) {
+		kernel.LossOfDraws(o, mat(grad), mat(z), mat(drawn), mat(targets), n, spec)
+		o.end()
+	}
+}
+
 // SquaredError adds Σ_r ‖u[r]−t[r]‖²/m to the record and writes grad = weight·InvN·2/m·(u−t).
 func (s *Stream) SquaredError(grad, u, t device.Tensor, weight float64) {
 	device.CheckSquaredError(grad, u, t, weight)

@@ -105,7 +105,7 @@ func Cases() []Case {
 		deviceCases(), moveCases(), interleavedCases(), layerCases(), clampedCases(), headNormCases(), elementCases(), dropoutCases(), lowRankCases(), rotaryCases(), matmulCases(),
 		weighing(slices.Concat(weightCases(), fewRowCases(), expertCases())), attentionCases(), maskedAttentionCases(),
 		sinkAttentionCases(), pageCases(),
-		needing(device.DeltaNet, linearCases()), lossCases(), guideCases(),
+		needing(device.DeltaNet, linearCases()), lossCases(), drawsLossCases(), guideCases(),
 		projectCases(), drawNextCases(), drawManyCases(), needing(device.Maps, mapCases()),
 		optimizerCases(), quantizeCases(), gradientCases(), streamCases(), repeatCases(),
 	} {

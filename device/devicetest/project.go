@@ -198,13 +198,18 @@ func checkProjectRange(l *lab) {
 		if _, err := l.s.Wait(context.Background()); fault.KindOf(err) != fault.Invalid {
 			l.errorf("call %d, of a row, an id or a column outside its range: %v", i, err)
 		}
-		for _, w := range l.watched { // with an error a device may give all temps back
-			if w.whole.Buf.State() == device.Temporary {
-				l.s.Release(w.whole)
-			}
-		}
-		l.watched = nil
+		l.afterError()
 	}
+}
+
+// afterError gives the case's tensors back: with an error a device may have given all temps back.
+func (l *lab) afterError() {
+	for _, w := range l.watched {
+		if w.whole.Buf.State() == device.Temporary {
+			l.s.Release(w.whole)
+		}
+	}
+	l.watched = nil
 }
 
 // checkProjectNaN: a row with a NaN gives no distribution, the others theirs.

@@ -29,7 +29,7 @@ func Refusals() []Refusal {
 	for _, group := range [][]Refusal{
 		memoryRefusals(), transferRefusals(), rowRefusals(), pickRefusals(), normRefusals(), headNormRefusals(), productRefusals(), gatedRefusals(), turnRefusals(), elementRefusals(),
 		expertRefusals(), rotaryRefusals(), attentionRefusals(), pageRefusals(),
-		linearRefusals(), trainRefusals(), guideRefusals(),
+		linearRefusals(), trainRefusals(), drawsLossRefusals(), guideRefusals(),
 		projectRefusals(), drawNextRefusals(), drawManyRefusals(), mapRefusals(), lowRankRefusals(), quantizeRefusals(),
 	} {
 		all = append(all, group...)

@@ -50,6 +50,8 @@ type ops struct {
 	dropout        func(x ref.Mat, d device.Drop) ref.Mat
 	drawNext       func(x ref.Mat, never []float64, keys []uint64, limits []ref.NextLimits) ([]int, []float64)
 	project        func(t ref.Mat, starts, ids []int, weights []float64, temperature float64) ref.Mat
+	drawsLogits    func(drawn []int, n, cols int, temperature float64) ref.Mat
+	checkDrawn     bool
 	drawMany       func(z []float64, us []uint64, temperature float64) (ids []int, entropy float64)
 	mix            func(y, t ref.Mat, w, temperature float64) ref.Mat
 	maps           func(s, t ref.Map, counts []bool, weight, invN float64) (sum float64, dq, dk, dsinks ref.Mat)
@@ -87,7 +89,7 @@ func newSlow(act tensor.DType) *slow {
 		pages:         ref.AttendPages,
 		attentionBack: ref.AttentionBackward, sinkGrad: ref.SinkGrad, deinterleave: ref.Deinterleave, interleave: interleave,
 		glu: ref.GLU, gluBack: ref.GLUBackward, plus: ref.Mat.Add, scale: ref.Scale, softCap: ref.SoftCap, dropout: ref.Dropout,
-		mix: ref.Mix, project: ref.Project, drawMany: ref.DrawMany, drawNext: drawn, squared: ref.SquaredError,
+		mix: ref.Mix, project: ref.Project, drawMany: ref.DrawMany, drawsLogits: ref.DrawsLogits, checkDrawn: true, drawNext: drawn, squared: ref.SquaredError,
 		maps: ref.AttentionDivergence,
 		conv: ref.Conv, convBack: ref.ConvBackward, delta: ref.DeltaNet, deltaBack: ref.DeltaNetBackward,
 		experts: rightExperts(), blocks: rightBlocks(), low: rightLow(), gated: ref.GLU, keepsProduct: true, gatesStored: true, readsFirst: true,
@@ -468,7 +470,11 @@ func (s *slowStream) Loss(grad, z, t, targets device.Tensor, spec device.LossSpe
 			return
 		}
 	}
-	sums, dz := s.ops.loss(s.read(z), s.optional(t), ids, s.scalars.InvN, spec)
+	s.addLoss(grad, s.read(z), s.optional(t), ids, spec)
+}
+
+func (s *slowStream) addLoss(grad device.Tensor, z, t ref.Mat, ids []int, spec device.LossSpec) {
+	sums, dz := s.ops.loss(z, t, ids, s.scalars.InvN, spec)
 	s.scalars.Positions += sums.Positions
 	s.scalars.CE += sums.CE
 	s.scalars.D += sums.D

@@ -302,6 +302,19 @@ func (s *Stream) Loss(grad, z, t, targets device.Tensor, spec device.LossSpec) {
 	s.scalars.Positions += int64(z.Rows)
 }
 
+var _ device.DrawsLoss = (*Stream)(nil)
+
+// LossOfDraws records the operation, which reads z twice.
+func (s *Stream) LossOfDraws(grad, z, drawn, targets device.Tensor, draws int, spec device.LossSpec) {
+	device.CheckLossOfDraws(grad, z, drawn, targets, draws, spec)
+	n := use(device.OpLossOfDraws, grad, z, drawn, targets)
+	if !grad.IsZero() {
+		n += use(device.OpLossOfDraws, z)
+	}
+	s.count(Op{Kind: device.OpLossOfDraws, In: z.DType, Out: grad.DType, Rows: z.Rows, Cols: z.Cols, Capped: spec.Cap > 0}, 0, n)
+	s.scalars.Positions += int64(z.Rows)
+}
+
 // Verdict finds everything finite.
 func (s *Stream) Verdict(params []*device.Param) {
 	device.CheckVerdict(params)

@@ -158,7 +158,7 @@ func (d *Device) Info() device.Info {
 	return device.Info{
 		Kind: "vulkan", Name: d.adapter.Name, ISA: "vulkan " + d.adapter.APIText(), Workers: 1, Activations: tensor.F32,
 		Lacks: []device.Feature{device.Experts, device.DeltaNet, device.Quantizes, device.Maps, device.Projects,
-			device.Pages, device.DrawsNext, device.DrawsMany},
+			device.Pages, device.DrawsNext, device.DrawsMany, device.DrawsTeach},
 	}
 }
 

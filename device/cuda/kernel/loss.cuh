@@ -4,8 +4,8 @@
 
 enum { THREADS = 256, WARPS = THREADS / 32, EACH = 16, SLICE = THREADS * EACH };
 
-// What is computed of a row; CROSS_ENTROPY is a gradient only. The same numbers are in loss.go.
-enum Kind { CROSS_ENTROPY, FORWARD_KL, REVERSE_KL, TOTAL_VARIATION, MIXTURE };
+// What is computed of a row; CROSS_ENTROPY and DRAWS are gradients only. The same numbers are in loss.go, but for DRAWS.
+enum Kind { CROSS_ENTROPY, FORWARD_KL, REVERSE_KL, TOTAL_VARIATION, MIXTURE, DRAWS };
 
 // State is what is known of a part of a row: its maxima mz and mt, the lowest columns where z and t have them, and sums:
 // Σe^{z−mz}, Σe^{(t−mt)/T}, A = Σe^{(t−mt)/T}[(t−mt)−(z−mz)], E = Σe^{(t−mt)/T}(t−mt), Σe^{(z−mz)/T}.
@@ -137,13 +137,14 @@ APR_DEVICE u32 place(const LossArgs &a, const float (&x)[EACH], i32 lo, float ow
 // add adds this thread's values, centred at the maxima of their slice, to sums that are 0. Equal z and t give equal bits
 // in sums of equal meaning: each is made by the same operations in the same order. SA or SE is NaN where a vanished
 // probability met an infinity.
-template <bool Teacher> APR_DEVICE void add(const LossArgs &a, float (&s)[SUMS], const float (&z)[EACH], const float (&t)[EACH], float mz, float mt) {
+template <bool Teacher, bool Tempered> APR_DEVICE void add(const LossArgs &a, float (&s)[SUMS], const float (&z)[EACH], const float (&t)[EACH], float mz, float mt) {
     UNROLL for (int i = 0; i < EACH; i++) {
         float dz = z[i] - mz;
         s[S1] += exp2_approx(mul_rn(dz, LOG2E));
+        if (!Tempered) continue;
+        s[SZ] += exp2_approx(mul_rn(dz, a.k));
         if (!Teacher) continue;
         float dt = t[i] - mt, v = exp2_approx(mul_rn(dt, a.k));
-        s[SZ] += exp2_approx(mul_rn(dz, a.k));
         s[ST] += v;
         s[SA] = fma_rn(v, dt - dz, s[SA]);
         s[SE] = fma_rn(v, dt, s[SE]);
@@ -164,8 +165,8 @@ APR_DEVICE void add_again(const LossArgs &a, float (&s)[SUMS], i64 r, i32 lo, fl
     }
 }
 
-// stats computes the state of the block's slice; warp 0 writes it.
-template <bool Teacher> APR_DEVICE void stats(const LossArgs &a) {
+// stats computes the state of the block's slice; warp 0 writes it. Tempered: with Σe^{(z−mz)/T}.
+template <bool Teacher, bool Tempered = Teacher> APR_DEVICE void stats(const LossArgs &a) {
     SHARED(float, most, 2 * WARPS);
     SHARED(float, part, SUMS * WARPS);
     SHARED(u32, places, 2 * WARPS);
@@ -187,9 +188,9 @@ template <bool Teacher> APR_DEVICE void stats(const LossArgs &a) {
         places[w] = iz;
         places[WARPS + w] = it;
     }
-    add<Teacher>(a, s, z, t, mz, mt);
+    add<Teacher, Tempered>(a, s, z, t, mz, mt);
     if (!(s[SA] == s[SA] && s[SE] == s[SE])) add_again(a, s, r, lo, mz, mt);
-    float sz = Teacher ? warp_sum(s[SZ]) : 0, sums = warp_sums(s[S1], s[ST], s[SA], s[SE]);
+    float sz = Tempered ? warp_sum(s[SZ]) : 0, sums = warp_sums(s[S1], s[ST], s[SA], s[SE]);
     if (l % 8 == 0) part[l / 8 * WARPS + w] = sums;
     if (l == 0) part[SZ * WARPS + w] = sz;
     sync_block();
@@ -353,6 +354,7 @@ template <int Kind> APR_DEVICE void terms(const LossArgs &a) {
 template <int Kind> APR_DEVICE float slope(const LossArgs &a, const Row &row, float z, float t) {
     float u = exp2_approx((z - row.mz) * LOG2E);
     if (Kind == CROSS_ENTROPY) return row.f1 * u;
+    if (Kind == DRAWS) return fma_rn(row.f1, u, probability(a, z, row.mz, row.fz)); // but for the ids that were drawn
     if (Kind != FORWARD_KL) {
         float q, d = 0, h = term<Kind>(a, row, z, t, q, d);
         return fma_rn(row.f1, u, row.f * (h - mul_rn(q, row.h)));
@@ -402,7 +404,7 @@ template <int Kind, class A> APR_DEVICE void gradient(const A &a) {
     i32 lo = (i32)block() * SLICE;
     float z[EACH], t[EACH] = {};
     read<true>(a, z, a.z + r * a.z_stride, lo);
-    if (Kind != CROSS_ENTROPY) read<true>(a, t, a.t + r * a.t_stride, lo);
+    if (Kind != CROSS_ENTROPY && Kind != DRAWS) read<true>(a, t, a.t + r * a.t_stride, lo);
     Row row = a.rows[r];
     Columns c = columns(a, lo);
     bool target = row.target >= lo && row.target < lo + SLICE;

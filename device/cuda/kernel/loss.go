@@ -68,23 +68,42 @@ func Loss(q Queue, grad, z, t, targets Mat, spec device.LossSpec) {
 	if z.Rows == 0 || z.Cols == 0 {
 		return
 	}
-	slices := (z.Cols + lossSlice - 1) / lossSlice
-	perRow := rowBytes + slices*(stateBytes+termsBytes)
-	group := min(z.Rows, lossRows, max(1, lossScratch/perRow))
-	scratch := q.Scratch(group * perRow)
-	for lo := 0; lo < z.Rows; lo += group {
+	lossRounds(q, z, 0, func(lo int, scratch lossScratched) {
 		a := newLossArgs(q.Record(), grad, z, t, targets, spec)
-		a.slices = int32(slices)
-		a.n = int32(min(group, z.Rows-lo))
-		a.states = scratch
-		a.terms = a.states + uint64(group*slices*stateBytes)
-		a.rows = a.terms + uint64(group*slices*termsBytes)
-		skip(&a.z, lo, z)
-		skip(&a.t, lo, t)
-		skip(&a.grad, lo, grad)
-		a.targets += uint64(4 * lo * int(a.targetStride))
-		lossRound(q, a, spec)
+		a.take(lo, grad, z, t, scratch)
+		lossRound(q, &a.lossArgs, spec)
+	})
+}
+
+// lossScratched is the scratch memory of a round of n rows.
+type lossScratched struct {
+	n, slices                 int
+	states, terms, rows, more uint64
+}
+
+// lossRounds calls f for the rows of z from lo on, as many as scratch memory suffices for: that of each row, and more
+// bytes.
+func lossRounds(q Queue, z Mat, more int, f func(lo int, s lossScratched)) {
+	slices := ceil(z.Cols, lossSlice)
+	perRow := rowBytes + slices*(stateBytes+termsBytes) + more
+	group := min(z.Rows, lossRows, max(1, lossScratch/perRow))
+	s := lossScratched{slices: slices, states: q.Scratch(group * perRow)}
+	s.terms = s.states + uint64(group*slices*stateBytes)
+	s.rows = s.terms + uint64(group*slices*termsBytes)
+	s.more = s.rows + uint64(group*rowBytes)
+	for lo := 0; lo < z.Rows; lo += group {
+		s.n = min(group, z.Rows-lo)
+		f(lo, s)
 	}
+}
+
+// take makes a those of a round from row lo on.
+func (a *lossArgs) take(lo int, grad, z, t Mat, s lossScratched) {
+	a.n, a.slices, a.states, a.terms, a.rows = int32(s.n), int32(s.slices), s.states, s.terms, s.rows
+	skip(&a.z, lo, z)
+	skip(&a.t, lo, t)
+	skip(&a.grad, lo, grad)
+	a.targets += uint64(4 * lo * int(a.targetStride))
 }
 
 // skip moves the address of m by rows, if m is there.
@@ -94,13 +113,12 @@ func skip(ptr *uint64, rows int, m Mat) {
 	}
 }
 
-func newLossArgs(record uint64, grad, z, t, targets Mat, spec device.LossSpec) *lossArgs {
-	capped := &cappedLossArgs{}
+func newLossArgs(record uint64, grad, z, t, targets Mat, spec device.LossSpec) *cappedLossArgs {
+	a := &cappedLossArgs{}
 	if spec.Cap > 0 {
-		capped.invCap = float32(1 / spec.Cap)
+		a.invCap = float32(1 / spec.Cap)
 	}
-	a := &capped.lossArgs
-	*a = lossArgs{
+	a.lossArgs = lossArgs{
 		z: z.Ptr, t: t.Ptr, grad: grad.Ptr, targets: targets.Ptr, record: record,
 		alpha: spec.Alpha, temperature: spec.Temperature,
 		zStride: int64(z.Stride), tStride: int64(t.Stride), gradStride: int64(grad.Stride), targetStride: 1,
