@@ -71,7 +71,12 @@ func isShard(name string) bool {
 // encodeShard returns the bytes of a shard of these rows.
 func encodeShard(h Header, keys []Key, rows [][]byte) []byte {
 	digest := h.Digest()
-	b := append([]byte(magic), 0, 0, 0, 0, 0, 0, 0, 0)
+	size := headBytes + len(keys)*entryBytes + 4
+	for _, r := range rows {
+		size += len(r)
+	}
+	b := append(make([]byte, 0, size), magic...)
+	b = append(b, 0, 0, 0, 0, 0, 0, 0, 0)
 	binary.LittleEndian.PutUint32(b[8:], shardVersion)
 	binary.LittleEndian.PutUint32(b[12:], uint32(len(keys)))
 	b = append(b, digest[:]...)

@@ -78,7 +78,7 @@ func (d Folder) write(name string, body io.Reader, size int64) error {
 	if err := f.Expect(size); err != nil {
 		return err
 	}
-	if _, err := io.Copy(f, body); err != nil {
+	if _, err := io.CopyBuffer(f, body, make([]byte, max(1, min(size, 1<<20)))); err != nil {
 		return err
 	}
 	return f.Commit()

@@ -10,7 +10,7 @@ import (
 const DrawManyModule = "drawmany"
 
 // manyTiles and manyColumns bound the tiles whose sums drawmany.cu keeps, and are the columns of one at least.
-const manyTiles, manyColumns = 2048, 128
+const manyTiles, manyColumns = 2048, 256
 
 // drawManyArgs is struct DrawManyArgs of drawmany.cu.
 type drawManyArgs struct {
