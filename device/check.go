@@ -180,6 +180,13 @@ func CheckDownload(dst []float32, t Tensor) {
 	need(len(dst) == t.Rows*t.Cols, OpDownload, noLength)
 }
 
+// CheckDownloadStored checks a call of DownloadStored.
+func CheckDownloadStored(dst []byte, t Tensor) {
+	views(OpDownload, t)
+	floats(OpDownload, t)
+	need(len(dst) == t.Rows*t.Cols*t.DType.BlockBytes(), OpDownload, noLength)
+}
+
 // CheckFetch checks a call of Fetcher.Fetch.
 func CheckFetch(t Tensor) {
 	views(OpFetch, t)

@@ -2,7 +2,6 @@ package distill
 
 import (
 	"context"
-	"math"
 	"runtime"
 	"slices"
 	"sync"
@@ -121,41 +120,29 @@ func eachRow(n int, f func(r int) ([]byte, error)) ([][]byte, error) {
 	return out, firstError(errs)
 }
 
-// collectStates is collect for the hidden states of the first n rows of the pass. A row is encoded while the next ones
-// are downloaded; values of a few rows are in memory at a time.
+// collectStates is collect for the hidden states of the first n rows of the pass, which come to the host as the device
+// has them. A row is looked through while the next ones are downloaded.
 func (p *precomputation) collectStates(n int) (func() ([][]byte, error), error) {
 	h := p.header
 	out, errs := make([][]byte, n), make([]error, n)
 	var wait sync.WaitGroup
-	free := make(chan []float32, min(runtime.GOMAXPROCS(0)+1, n))
-	for range cap(free) {
-		free <- make([]float32, h.SeqLen*h.Width)
-	}
+	p.stream.Phase(device.PhaseData)
 	for r := range n {
-		values := <-free
-		if err := p.stream.Download(values, p.teacher.Final().RowRange(r*h.SeqLen, (r+1)*h.SeqLen)); err != nil {
+		states := p.teacher.Final().RowRange(r*h.SeqLen, (r+1)*h.SeqLen)
+		out[r] = make([]byte, h.SeqLen*h.Width*states.DType.BlockBytes())
+		if err := device.DownloadStored(p.stream, out[r], states); err != nil {
 			wait.Wait()
 			return nil, err
 		}
-		wait.Go(func() {
-			out[r], errs[r] = encodeStates(h, values)
-			free <- values
-		})
+		wait.Go(func() { errs[r] = cache.CheckHidden(h, out[r]) })
 	}
 	return func() ([][]byte, error) {
 		wait.Wait()
-		return out, firstError(errs)
-	}, nil
-}
-
-// encodeStates encodes a row of hidden states.
-func encodeStates(h cache.Header, values []float32) ([]byte, error) {
-	for _, v := range values {
-		if math.IsNaN(float64(v)) || math.IsInf(float64(v), 0) {
-			return nil, fault.New(fault.Inference, "the teacher's hidden states are not finite").WithID("E-DISTILL-115")
+		if err := firstError(errs); err != nil {
+			return nil, fault.New(fault.Inference, "the teacher's %w", err).WithID("E-DISTILL-115")
 		}
-	}
-	return cache.EncodeHidden(h, values)
+		return out, nil
+	}, nil
 }
 
 // firstError returns the first error of errs, nil if all are.

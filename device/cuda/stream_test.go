@@ -208,6 +208,35 @@ func TestUploadBytes(t *testing.T) {
 	}
 }
 
+// TestDownloadStored: values come as they are, those of rows with gaps and more than the pinned memory holds.
+func TestDownloadStored(t *testing.T) {
+	d := emulated(t, Options{})
+	s := d.NewStream()
+	for _, c := range []struct {
+		t               tensor.DType
+		rows, cols, gap int
+	}{{tensor.BF16, 3, 5, 2}, {tensor.F32, 2, 7, 0}, {tensor.BF16, 2, ringBytes/2 + 3, 0}} {
+		whole := s.Temp("x", device.Activations, c.t, c.rows, c.cols+c.gap)
+		values := make([]float32, c.rows*(c.cols+c.gap))
+		for i := range values {
+			values[i] = float32(i%251) - 100
+		}
+		s.Upload(whole, values)
+		x, size := whole.ColRange(0, c.cols), c.t.BlockBytes()
+		got, back := make([]byte, c.rows*c.cols*size), make([]float32, c.rows*c.cols)
+		if err := device.DownloadStored(s, got, x); err != nil {
+			t.Fatal(err)
+		}
+		tensor.Widen(back, got, c.t)
+		for i, v := range back {
+			if at := i/c.cols*(c.cols+c.gap) + i%c.cols; v != values[at] {
+				t.Fatalf("%v, element %d: %g, want %g", c, i, v, values[at])
+			}
+		}
+		s.Release(whole)
+	}
+}
+
 // TestReplacedIDs: ids that the host uploaded are not taken for those that the device has written over them.
 func TestReplacedIDs(t *testing.T) {
 	d := emulated(t, Options{})

@@ -181,9 +181,18 @@ func (s *Stream) Download(dst []float32, t device.Tensor) error {
 	})
 }
 
+// DownloadStored copies the values of t, as they are, to dst and waits.
+func (s *Stream) DownloadStored(dst []byte, t device.Tensor) error {
+	device.CheckDownloadStored(dst, t)
+	return s.downloadBytes("Download", dst, t)
+}
+
 // downloadBytes copies the bytes of t, without gaps, to dst and waits.
 func (s *Stream) downloadBytes(op string, dst []byte, t device.Tensor) error {
-	return s.download(op, t, func(src []byte) { dst = dst[copy(dst, src):] })
+	return s.download(op, t, func(src []byte) {
+		copyWide(dst[:len(src)], src)
+		dst = dst[len(src):]
+	})
 }
 
 // download hands the bytes of t to take, piece by piece.

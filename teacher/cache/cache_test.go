@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/hex"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,6 +16,7 @@ import (
 	"apr/internal/contracttest"
 	"apr/internal/fault"
 	"apr/internal/hostile"
+	"apr/tensor"
 )
 
 // tiny is the header of a cache of 3 draws from 10 ids at two positions.
@@ -278,10 +280,21 @@ func TestRoundTrip(t *testing.T) {
 	for _, h.DType = range []string{"f32", "bf16"} {
 		want := []float32{0, -1.5, 3e8, 1, 0.25, -2}
 		want[2] = 1 << 28
-		b, err := EncodeHidden(h, want)
-		got := make([]float32, 6)
-		if err != nil || DecodeHidden(h, got, b) != nil || !slices.Equal(got, want) || DecodeHidden(h, got, b[1:]) == nil {
-			t.Errorf("%s: %v", h.DType, got)
+		b, got := make([]byte, 6*h.elementBytes()), make([]float32, 6)
+		tensor.Narrow(b, want, h.dtype())
+		if err := CheckHidden(h, b); err != nil || DecodeHidden(h, got, b) != nil || !slices.Equal(got, want) || DecodeHidden(h, got, b[1:]) == nil {
+			t.Errorf("%s: %v, %v", h.DType, got, err)
+		}
+		for _, bad := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
+			wrong := slices.Clone(want)
+			wrong[5] = float32(bad)
+			tensor.Narrow(b, wrong, h.dtype())
+			if err := CheckHidden(h, b); err == nil || !strings.Contains(err.Error(), "not finite: value 5") {
+				t.Errorf("%s of %g: %v", h.DType, bad, err)
+			}
+		}
+		if err := CheckHidden(h, b[1:]); err == nil || !strings.Contains(err.Error(), "bytes") {
+			t.Errorf("%s, cut: %v", h.DType, err)
 		}
 		contracttest.Cases(t, 1)
 	}

@@ -84,7 +84,7 @@ func (k *Kept) Next(key Key) (lo, hi int, missing bool, err error) {
 	return lo, min(lo+k.PassRows, s.Hi), true, nil
 }
 
-// Add takes the rows that Next returned, as EncodeDraws or EncodeHidden made them.
+// Add takes the rows that Next returned, as the cache has them.
 func (k *Kept) Add(rows [][]byte) error {
 	k.rows = append(k.rows, rows...)
 	s := k.w.shards[k.open]

@@ -218,7 +218,7 @@ func (r *Reader) row(k Key) (b []byte, p place, path string, err error) {
 	return b, p, path, err
 }
 
-// Row reads the bytes of a row, as EncodeDraws or EncodeHidden made them.
+// Row reads the bytes of a row, as the cache has them.
 func (r *Reader) Row(k Key) ([]byte, error) {
 	b, _, _, err := r.row(k)
 	return b, err

@@ -135,17 +135,22 @@ func DecodeDraws(h Header, b []byte) (d Drawn, err error) {
 	return d, h.check(d)
 }
 
-// EncodeHidden returns the bytes of a row of hidden states: SeqLen × Width values of the header's type, little-endian.
-func EncodeHidden(h Header, values []float32) ([]byte, error) {
-	if len(values) != h.SeqLen*h.Width {
-		return nil, fmt.Errorf("%d values, not %d of each of %d positions", len(values), h.Width, h.SeqLen)
+// CheckHidden says why bytes are not those of a row of hidden states: SeqLen × Width finite values of the header's type,
+// little-endian.
+func CheckHidden(h Header, b []byte) error {
+	if want := h.RowLimit(); int64(len(b)) != want {
+		return fmt.Errorf("hidden states have %d bytes, not %d", len(b), want)
 	}
-	b := make([]byte, len(values)*h.elementBytes())
-	tensor.Narrow(b, values, h.dtype())
-	return b, nil
+	size, infinite := h.elementBytes(), uint16(0x7f80) // the exponent of what is not finite, in the upper half of either type
+	for i := size - 2; i < len(b); i += size {
+		if binary.LittleEndian.Uint16(b[i:])&infinite == infinite {
+			return fmt.Errorf("hidden states are not finite: value %d", i/size)
+		}
+	}
+	return nil
 }
 
-// DecodeHidden is the inverse of EncodeHidden, exactly.
+// DecodeHidden reads a row of hidden states, exactly.
 func DecodeHidden(h Header, dst []float32, b []byte) error {
 	if want := h.RowLimit(); int64(len(b)) != want {
 		return fmt.Errorf("has %d bytes, not %d", len(b), want)
