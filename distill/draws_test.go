@@ -205,3 +205,27 @@ func TestDrawsAreUnbiased(t *testing.T) {
 		t.Errorf("top-12 is %.4f off, the mean of 64 seeds %.4f", e, off(sum, 64))
 	}
 }
+
+// TestDrawsWithoutLogits: the gradient from ids alone, of chunks that begin anywhere, is that by logits of the teacher,
+// which say count/n to 2e-6.
+func TestDrawsWithoutLogits(t *testing.T) {
+	tr, b, big := halfTrained(t, 5)
+	tr.Loss.ChunkRows = 40
+	d := &drawing{Drawer: teacher.Drawer{Temperature: 1, Draws: 50, Seed: 3}}
+	d.logits = denseLogits(t, tr, &teacher.Resident{Model: big}, b)
+	for _, tr.Loss.Spec.Alpha = range []float64{1, .5} {
+		drawn := &teacher.Drawn{Draws: 50, Temperature: 1, From: d}
+		if withoutLogits(tr.Student.Device(), drawn) == nil {
+			t.Fatal("the device wants logits")
+		}
+		got, want := gradient(t, tr, drawn, b), gradient(t, tr, struct{ teacher.Fetcher }{drawn}, b)
+		off := 0.0
+		for i := range got {
+			off += (got[i] - want[i]) * (got[i] - want[i])
+		}
+		if off = math.Sqrt(off / dot(want, want)); !(off < 2e-6) {
+			t.Errorf("alpha %g: the gradients differ by %g", tr.Loss.Spec.Alpha, off)
+		}
+		t.Logf("alpha %g: %.2g", tr.Loss.Spec.Alpha, off)
+	}
+}
