@@ -5,9 +5,9 @@
 // speak to this package only, so they are written once; a device is one folder that implements Device and Stream and
 // passes device/devicetest, which compares every operation with float64.
 //
-// What not every device can do is an interface of its own, beside Stream: Quantizer, Projector, Pager, two that draw ids
-// from logits, NextDrawer (a token of each text) and ManyDrawer (a cache's draws; draw.go says why these are two), and
-// DrawsLoss, the loss from such draws.
+// What not every device can do is an interface of its own, beside Stream: Quantizer, Projector, Pager, two that draw
+// ids from logits, NextDrawer (a token of each text) and ManyDrawer (a cache's draws; draw.go says why these are two),
+// and DrawsLoss, the loss from such draws.
 //
 // Caveats. Operations return nothing: a stream keeps its first error and every later operation is a no-op, until Wait
 // returns it. Shape mistakes are broken preconditions of the program and panic: the Check functions say which they are. Operations may run asynchronously:

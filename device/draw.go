@@ -44,12 +44,13 @@ type ManyDrawer interface {
 	DrawMany(out, z, keys Tensor, temperature float64)
 }
 
-// DrawsLoss is a Stream that computes the loss of a teacher of draws from the ids alone. A device whose streams are none
-// has DrawsTeach in its Lacks; the teacher's logits are then written out for Loss.
+// DrawsLoss is a Stream that computes the loss of a teacher of draws from the ids alone. A device whose streams are
+// none has DrawsTeach in its Lacks; the teacher's logits are then written out for Loss.
 type DrawsLoss interface {
-	// LossOfDraws is Loss with forward KL from a teacher whose distribution, whatever spec.Temperature is, is the mean of n
-	// draws: p(id) = how often it was drawn / n. drawn [c·n,1] I32 without gaps has those of row r from element r·n on, the
-	// ids ascending. For the record's Agree the teacher's first id is the one drawn most often, the lowest of equal ones.
+	// LossOfDraws is Loss with forward KL from a teacher whose distribution, whatever spec.Temperature is, is the mean of
+	// n draws: p(id) = how often it was drawn / n. drawn [c·n,1] I32 without gaps has those of row r from element r·n
+	// on, the ids ascending. For the record's Agree the teacher's first id is the one drawn most often, the lowest of
+	// equal ones.
 	LossOfDraws(grad, z, drawn, targets Tensor, n int, spec LossSpec)
 }
 

@@ -41,8 +41,8 @@ func (l *lab) drawsLoss() device.DrawsLoss {
 	return d
 }
 
-// checkDrawsLoss compares with the loss whose teacher has the draws' mean as its softmax. In half of the rows few ids are
-// drawn, one of them the target, and the student's first id is the one drawn most often, the lower of two.
+// checkDrawsLoss compares with the loss whose teacher has the draws' mean as its softmax. In half of the rows few ids
+// are drawn, one of them the target, and the student's first id is the one drawn most often, the lower of two.
 func checkDrawsLoss(l *lab, rows, cols, draws int, spec device.LossSpec) {
 	d := l.drawsLoss()
 	if d == nil {
@@ -109,8 +109,8 @@ func checkDrawsLossRange(l *lab) {
 	}
 }
 
-// drawnTeaching are the operands of LossOfDraws.
-type drawnTeaching struct {
+// byDraws are the operands of LossOfDraws.
+type byDraws struct {
 	grad, z, drawn, targets device.Tensor
 	n                       int
 	spec                    device.LossSpec
@@ -118,27 +118,28 @@ type drawnTeaching struct {
 
 func drawsLossRefusals() []Refusal {
 	const noTemperature = "temperature is not positive"
-	return refusals(device.OpLossOfDraws, func(k *desk) drawnTeaching {
-		return drawnTeaching{k.single(3, 7), k.single(3, 7), k.ids(6), k.ids(3), 2, device.LossSpec{Alpha: .5, Temperature: 2}}
-	}, func(s device.Stream, a drawnTeaching) {
+	return refusals(device.OpLossOfDraws, func(k *desk) byDraws {
+		spec := device.LossSpec{Alpha: .5, Temperature: 2}
+		return byDraws{k.single(3, 7), k.single(3, 7), k.ids(6), k.ids(3), 2, spec}
+	}, func(s device.Stream, a byDraws) {
 		if d, ok := s.(device.DrawsLoss); ok {
 			d.LossOfDraws(a.grad, a.z, a.drawn, a.targets, a.n, a.spec)
 			return
 		}
 		device.CheckLossOfDraws(a.grad, a.z, a.drawn, a.targets, a.n, a.spec) // a stream that has no such operation
 	},
-		wrong[drawnTeaching]{"targets", wrongShapes, func(k *desk, a *drawnTeaching) { a.targets = k.ids(2) }},
-		wrong[drawnTeaching]{"draws of fewer rows", wrongShapes, func(k *desk, a *drawnTeaching) { a.drawn = k.ids(4) }},
-		wrong[drawnTeaching]{"no draws", wrongShapes, func(_ *desk, a *drawnTeaching) { a.n = 0 }},
-		wrong[drawnTeaching]{"too many draws", wrongShapes, func(_ *desk, a *drawnTeaching) { a.n = device.MaxMany + 1 }},
-		wrong[drawnTeaching]{"rows of the gradient", wrongShapes, func(k *desk, a *drawnTeaching) { a.grad = k.single(2, 7) }},
-		wrong[drawnTeaching]{"z of another type", noFloat32, func(k *desk, a *drawnTeaching) { a.z = k.narrow(3, 7) }},
-		wrong[drawnTeaching]{"gradient of ids", noFloats, func(k *desk, a *drawnTeaching) { a.grad = k.of(tensor.I32, 3, 7) }},
-		wrong[drawnTeaching]{"draws of floats", noIDs, func(k *desk, a *drawnTeaching) { a.drawn = k.single(6, 1) }},
-		wrong[drawnTeaching]{"no temperature", noTemperature, func(_ *desk, a *drawnTeaching) { a.spec.Temperature = 0 }},
-		wrong[drawnTeaching]{"temperature NaN", noTemperature, func(_ *desk, a *drawnTeaching) { a.spec.Temperature = math.NaN() }},
-		wrong[drawnTeaching]{"soft-cap NaN", noCap, func(_ *desk, a *drawnTeaching) { a.spec.Cap = math.NaN() }},
-		wrong[drawnTeaching]{"another divergence", "draws teach forward KL alone",
-			func(_ *desk, a *drawnTeaching) { a.spec.Divergence = device.ReverseKL }},
+		wrong[byDraws]{"targets", wrongShapes, func(k *desk, a *byDraws) { a.targets = k.ids(2) }},
+		wrong[byDraws]{"draws of fewer rows", wrongShapes, func(k *desk, a *byDraws) { a.drawn = k.ids(4) }},
+		wrong[byDraws]{"no draws", wrongShapes, func(_ *desk, a *byDraws) { a.n = 0 }},
+		wrong[byDraws]{"too many draws", wrongShapes, func(_ *desk, a *byDraws) { a.n = device.MaxMany + 1 }},
+		wrong[byDraws]{"rows of the gradient", wrongShapes, func(k *desk, a *byDraws) { a.grad = k.single(2, 7) }},
+		wrong[byDraws]{"z of another type", noFloat32, func(k *desk, a *byDraws) { a.z = k.narrow(3, 7) }},
+		wrong[byDraws]{"gradient of ids", noFloats, func(k *desk, a *byDraws) { a.grad = k.of(tensor.I32, 3, 7) }},
+		wrong[byDraws]{"draws of floats", noIDs, func(k *desk, a *byDraws) { a.drawn = k.single(6, 1) }},
+		wrong[byDraws]{"no temperature", noTemperature, func(_ *desk, a *byDraws) { a.spec.Temperature = 0 }},
+		wrong[byDraws]{"temperature NaN", noTemperature, func(_ *desk, a *byDraws) { a.spec.Temperature = math.NaN() }},
+		wrong[byDraws]{"soft-cap NaN", noCap, func(_ *desk, a *byDraws) { a.spec.Cap = math.NaN() }},
+		wrong[byDraws]{"another divergence", "draws teach forward KL alone",
+			func(_ *desk, a *byDraws) { a.spec.Divergence = device.ReverseKL }},
 	)
 }

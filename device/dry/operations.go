@@ -311,7 +311,8 @@ func (s *Stream) LossOfDraws(grad, z, drawn, targets device.Tensor, draws int, s
 	if !grad.IsZero() {
 		n += use(device.OpLossOfDraws, z)
 	}
-	s.count(Op{Kind: device.OpLossOfDraws, In: z.DType, Out: grad.DType, Rows: z.Rows, Cols: z.Cols, Capped: spec.Cap > 0}, 0, n)
+	op := Op{Kind: device.OpLossOfDraws, In: z.DType, Out: grad.DType, Rows: z.Rows, Cols: z.Cols, Capped: spec.Cap > 0}
+	s.count(op, 0, n)
 	s.scalars.Positions += int64(z.Rows)
 }
 

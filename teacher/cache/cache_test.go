@@ -282,7 +282,8 @@ func TestRoundTrip(t *testing.T) {
 		want[2] = 1 << 28
 		b, got := make([]byte, 6*h.elementBytes()), make([]float32, 6)
 		tensor.Narrow(b, want, h.dtype())
-		if err := CheckHidden(h, b); err != nil || DecodeHidden(h, got, b) != nil || !slices.Equal(got, want) || DecodeHidden(h, got, b[1:]) == nil {
+		err := CheckHidden(h, b)
+		if err != nil || DecodeHidden(h, got, b) != nil || !slices.Equal(got, want) || DecodeHidden(h, got, b[1:]) == nil {
 			t.Errorf("%s: %v, %v", h.DType, got, err)
 		}
 		for _, bad := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {

@@ -135,13 +135,14 @@ func DecodeDraws(h Header, b []byte) (d Drawn, err error) {
 	return d, h.check(d)
 }
 
-// CheckHidden says why bytes are not those of a row of hidden states: SeqLen × Width finite values of the header's type,
-// little-endian.
+// CheckHidden says why bytes are not those of a row of hidden states: SeqLen × Width finite values of the header's
+// type, little-endian.
 func CheckHidden(h Header, b []byte) error {
 	if want := h.RowLimit(); int64(len(b)) != want {
 		return fmt.Errorf("hidden states have %d bytes, not %d", len(b), want)
 	}
-	size, infinite := h.elementBytes(), uint16(0x7f80) // the exponent of what is not finite, in the upper half of either type
+	const infinite = 0x7f80 // the exponent of what is not finite, in the upper 16 bits of either type
+	size := h.elementBytes()
 	for i := size - 2; i < len(b); i += size {
 		if binary.LittleEndian.Uint16(b[i:])&infinite == infinite {
 			return fmt.Errorf("hidden states are not finite: value %d", i/size)

@@ -33,7 +33,8 @@ func LossOfDraws(q Queue, grad, z, drawn, targets Mat, n int, spec device.LossSp
 		a.k, a.invT, a.kind = float32(log2e/spec.Temperature), float32(1/spec.Temperature), forwardKL
 		a.drawn, a.values, a.draws = drawn.Ptr+uint64(4*lo*n), scratch.more, int32(n)
 		launch := func(module, name string, columns, rows, threads int) {
-			q.Launch(Launch{Module: module, Kernel: name, Grid: [3]int{columns, rows, 1}, Block: threads, Args: unsafe.Pointer(a)})
+			grid := [3]int{columns, rows, 1}
+			q.Launch(Launch{Module: module, Kernel: name, Grid: grid, Block: threads, Args: unsafe.Pointer(a)})
 		}
 		slices, rows := scratch.slices, scratch.n
 		launch(LossDrawsModule, "loss_draws_stats", slices, rows, lossThreads)
