@@ -22,8 +22,8 @@ func (s *Stream) LossOfDraws(grad, z, drawn, targets device.Tensor, n int, spec 
 	}
 }
 
-// ofDraws is a row with a teacher of draws, p = count/n: D = Σ p·(ln p − ln Q) over the drawn ids, whose gradient is
-// less by αT/N·p than where p is 0.
+// ofDraws is a row with a teacher of draws, p = count/n: D = Σ p·(ln p − ln Q) over the drawn ids, whose gradient
+// is less by αT/N·p than where p is 0.
 func (o *lossOp) ofDraws(r int) (out rowLoss) {
 	isa, z, y, n := o.s.isa, o.z.row(r), int(o.targets[r]), len(o.drawn)/o.z.rows
 	drawn := o.drawn[r*n : (r+1)*n]

@@ -4,8 +4,8 @@
 // are integers, so that no order of addition changes them. A draw is looked for among the tiles, whose running sums are in shared
 // memory, and then by a warp within its tile, which computes those weights again.
 //
-// Bytes moved per logit: 8, from memory. 21 operations of float64 a logit, of 42 instructions: on cards that have half as
-// many of float64 as of float32, as H100's and H200's, they take as long as the reading, on others much longer.
+// Bytes moved per logit: 8, from memory. 21 operations of float64 a logit, of 42 instructions: on cards that have half
+// as many of float64 as of float32, as H100's and H200's, they take as long as the reading, on others much longer.
 //apr:module target=sm_80 types=bf16,f32 roles=optional
 #include "apr.cuh"
 #include "random.cuh"
@@ -46,8 +46,8 @@ APR_DEVICE u64 running64(u64 v) {
 constexpr u64 WHOLE = 0x433ull << 52;
 APR_DEVICE u64 whole(u64 x) { return x & ~WHOLE; }
 
-// weigh writes W and e of a logit t ≤ top, each WHOLE more, which sums are rid of at once. It does not branch, so that the
-// chains of several logits are under way at a time: from x = −60 down W and e are 0 anyway.
+// weigh writes W and e of a logit t ≤ top, each WHOLE more, which sums are rid of at once. It does not branch, so that
+// the chains of several logits are under way at a time: from x = −60 down W and e are 0 anyway.
 APR_DEVICE void weigh(float t, double top, const DrawManyArgs &a, u64 &w, u64 &e) {
     const u64 far = bits64(mul_rn((double)t - top, a.k));
     const u32 high = (u32)(far >> 32), least = 0xc04e0000u; // that of −60; of numbers below it is larger
@@ -105,13 +105,14 @@ KERNEL(draw_many, DrawManyArgs, THREADS, 2) {
     float *out = a.out + block() * a.out_stride;
     float m = -INFINITY_F;
     bool good = true;
+    const u32 step = 4 * threads();
     u32 c = 4 * thread();
-    for (const u32 step = 4 * threads(); a.vector && c + 3 * step + 4 <= a.cols; c += 4 * step) { // four loads are under way
+    for (; a.vector && c + 3 * step + 4 <= a.cols; c += 4 * step) { // four loads are under way
         f32x4 v[4];
         UNROLL for (u32 i = 0; i < 4; i++) v[i] = __builtin_bit_cast(f32x4, load16(t + c + i * step));
         UNROLL for (u32 i = 0; i < 4; i++) largest(m, good, v[i]);
     }
-    for (; c < a.cols; c += 4 * threads()) largest(m, good, four(t, c, a.cols, a.vector));
+    for (; c < a.cols; c += step) largest(m, good, four(t, c, a.cols, a.vector));
     m = warp_max(m);
     if (lane() == 0) tops[warp()] = m;
     sync_block();

@@ -4,7 +4,7 @@
 
 enum { THREADS = 256, WARPS = THREADS / 32, EACH = 16, SLICE = THREADS * EACH };
 
-// What is computed of a row; CROSS_ENTROPY and DRAWS are gradients only. The same numbers are in loss.go, but for DRAWS.
+// What is computed of a row; CROSS_ENTROPY and DRAWS are gradients only. loss.go has the same numbers, but for DRAWS.
 enum Kind { CROSS_ENTROPY, FORWARD_KL, REVERSE_KL, TOTAL_VARIATION, MIXTURE, DRAWS };
 
 // State is what is known of a part of a row: its maxima mz and mt, the lowest columns where z and t have them, and sums:

@@ -1,5 +1,5 @@
-// The loss of device.DrawsLoss: forward KL from a teacher whose distribution is the mean of n draws, p = count/n. All but the
-// drawn ids have p = 0, so that no logits of the teacher are read or written:
+// The loss of device.DrawsLoss: forward KL from a teacher whose distribution is the mean of n draws, p = count/n. All
+// but the drawn ids have p = 0, so that no logits of the teacher are read or written:
 //
 //	D = Σ_draws [ln p − ln Q]/n,  gradient = (1−α)/N·(q − e_y) + αT/N·(Q − p)
 //
