@@ -150,3 +150,45 @@ func CheckFinishHeads(q, kv, x, qNorm, kNorm Tensor, r Rotary) {
 	need(q.Rows == x.Rows && kv.Rows == x.Rows && x.Cols == q.Cols+kv.Cols && kv.Cols%(2*r.HeadDim) == 0, op, wrongShapes)
 	vectors(op, r.HeadDim, qNorm, kNorm)
 }
+
+// Normed is the norm of a row that is still to be made: Y = X·W/√(mean(X²)+Eps), in the bits of RMSNorm.
+type Normed struct {
+	Y, X, W Tensor // [1, h]
+	Eps     float64
+}
+
+// NormReader is a Stream on which what reads a norm of one row first may make it. Its methods write n.Y too, for those
+// that read it later, and report false, having done nothing, if the device has no such operation for these.
+type NormReader interface {
+	// NormMatMul is z = n.Y·Wᵀ (+ bias), in the bits of MatMul.
+	NormMatMul(z Tensor, n Normed, w Weight, bias Tensor) bool
+	// NormMatMulGLU is gu = n.Y·Wᵀ and m = act(g)·u, in the bits of MatMulGLU.
+	NormMatMulGLU(m, gu Tensor, n Normed, w Weight, act Activation, keep bool) bool
+	// NormRoute is z = n.Y·routerᵀ (+ bias) and the choice of experts by z, in the bits of MatMul and Route.
+	NormRoute(w, z Tensor, n Normed, router Weight, bias, scale Tensor, r Routing) bool
+}
+
+// check demands a norm of one row.
+func (n Normed) check() {
+	views(OpRMSNorm, n.Y, n.W)
+	CheckRMSNorm(n.Y, Tensor{}, Tensor{}, n.X, Tensor{}, n.W)
+	need(n.X.Rows == 1, OpRMSNorm, noVector)
+}
+
+// CheckNormMatMul checks a call of NormReader.NormMatMul.
+func CheckNormMatMul(z Tensor, n Normed, w Weight, bias Tensor) {
+	n.check()
+	CheckMatMul(z, n.Y, w, bias)
+}
+
+// CheckNormMatMulGLU checks a call of NormReader.NormMatMulGLU.
+func CheckNormMatMulGLU(m, gu Tensor, n Normed, w Weight, act Activation) {
+	n.check()
+	CheckMatMulGLU(m, gu, n.Y, w, act)
+}
+
+// CheckNormRoute checks a call of NormReader.NormRoute.
+func CheckNormRoute(w, z Tensor, n Normed, router Weight, bias, scale Tensor, r Routing) {
+	CheckNormMatMul(z, n, router, bias)
+	CheckRoute(w, z, scale, r)
+}

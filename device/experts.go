@@ -176,9 +176,9 @@ type ExpertNets struct {
 // Mixer is a Stream that may compute the experts of a few tokens without a row of input for each of their slots.
 type Mixer interface {
 	// MixExperts writes dst[t] = Σ_s w[t,s]·Down_e·glu[j], glu[j] = act(Gate_e·y[t])·(Up_e·y[t]), j = Slots[t·Active+s], e the
-	// expert of slot j, each with its bias, in the bits of Gather, GroupedMatMul, GLU and Combine. It reports false,
-	// and has done nothing, if the device has no such operation for these.
-	MixExperts(dst, glu, y, w Tensor, e ExpertNets, r Routing) bool
+	// expert of slot j, each with its bias, or with add dst[t] += it, in the bits of Gather, GroupedMatMul, GLU and
+	// Combine. It reports false, and has done nothing, if the device has no such operation for these.
+	MixExperts(dst, glu, y, w Tensor, e ExpertNets, r Routing, add bool) bool
 }
 
 // CheckMixExperts checks a call of Mixer.MixExperts.

@@ -10,8 +10,8 @@ import (
 )
 
 // On a device whose products add cheaply a forward that keeps nothing adds what o and down project to the residual
-// stream at once, where neither a norm, nor a factor, nor experts stand between; the norms then add the rest.
-// Elsewhere, and in training, norms add all.
+// stream at once, where neither a norm nor a factor stands between, and the sum over experts does; the norms then add
+// the rest. Elsewhere, and in training, norms add all.
 func TestBranchesAdd(t *testing.T) {
 	eachShape(t, func(t *testing.T, name string) {
 		f := randomFamily(t, name, 4, 16)
@@ -21,9 +21,9 @@ func TestBranchesAdd(t *testing.T) {
 			if l.Post || l.Residual != 1 || l.OutScale {
 				continue
 			}
-			direct++
-			if l.FFN.MoE.Experts == 0 {
-				direct++
+			direct += 2
+			if l.FFN.MoE.Beside {
+				direct--
 			}
 		}
 		if f.config.PLE.Width > 0 {
@@ -35,7 +35,7 @@ func TestBranchesAdd(t *testing.T) {
 			m, tokens := f.trainable(t, d, s), f.tokens(d, s)
 			added := func() (products, norms int64) {
 				for _, c := range d.Record().Ops {
-					if c.Add && c.Kind == device.OpMatMul {
+					if c.Add && (c.Kind == device.OpMatMul || c.Kind == device.OpCombine) {
 						products += c.Times
 					}
 					if c.Add && c.Kind == device.OpRMSNorm {
@@ -48,7 +48,8 @@ func TestBranchesAdd(t *testing.T) {
 			d.ResetOps()
 			v := m.Forward(s, tokens, model.RecomputeNone)
 			if products, norms := added(); products != 0 || norms != branches {
-				t.Errorf("training, adds %v: %d products and %d norms add, want none and %d", adds, products, norms, branches)
+				t.Errorf("training, adds %v: %d products or sums and %d norms add, want none and %d", adds, products, norms,
+					branches)
 			}
 			m.Hidden(s, v.Hidden, tokens)
 			want := direct
@@ -56,7 +57,8 @@ func TestBranchesAdd(t *testing.T) {
 				want = 0
 			}
 			if products, norms := added(); products != want || norms != branches-want {
-				t.Errorf("inference, adds %v: %d products and %d norms add, want %d and %d", adds, products, norms, want, branches-want)
+				t.Errorf("inference, adds %v: %d products or sums and %d norms add, want %d and %d", adds, products, norms,
+					want, branches-want)
 			}
 			v.ReleaseTo(s)
 		}

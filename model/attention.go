@@ -5,16 +5,17 @@ import (
 	"apr/device"
 )
 
-// attend computes k.att from y, the input of the mixer: project, normalise and turn q and k, attend, gate.
-func (p *pass) attend(b *layer, k *acts, y device.Tensor) {
+// attend computes k.att from the input of the mixer: project, normalise and turn q and k, attend, gate.
+func (p *pass) attend(b *layer, k *acts, in *operand) {
+	qkv := b.qkv.keeping(k.low.qkv)
 	switch {
 	case b.Attn.Gate:
-		b.qkv.keeping(k.low.qkv).forward(p.s, k.mixed, y)
+		p.project(qkv, k.mixed, in)
 		p.unmix(b, k)
 	case b.finishes():
-		b.qkv.keeping(k.low.qkv).forward(p.s, k.proj, y)
+		p.project(qkv, k.proj, in)
 	default:
-		b.qkv.keeping(k.low.qkv).forward(p.s, k.qkv, y)
+		p.project(qkv, k.qkv, in)
 	}
 	p.finish(b, k)
 	if p.each != nil || p.lock != nil {

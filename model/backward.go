@@ -136,13 +136,13 @@ func (g *backward) restore(b *layer) acts {
 // again computes all of a layer from its input, up to what the backward does not read.
 func (g *backward) again(b *layer, k *acts) {
 	v := stream{x: k.x}
-	y := g.normed(k.y1, k.rstd1, k.x, &v, b.preMixer)
-	v = g.mixer(b, k, v, y)
-	y = g.normed(k.y2, k.rstd2, k.x2, &v, b.preFFN)
+	in := g.operand(k.y1, k.rstd1, k.x, &v, b.preMixer)
+	v = g.mixer(b, k, v, in)
+	in = g.operand(k.y2, k.rstd2, k.x2, &v, b.preFFN)
 	if b.Post || b.ple > 0 || b.hasExperts() {
-		v = g.ffn(b, k, v, y, true)
+		v = g.ffn(b, k, v, in, true)
 	} else { // without the last product
-		b.gateUp.keeping(k.low.gateUp).glu(g.s, k.glu, k.gateUp, y, b.act(), true)
+		b.gateUp.keeping(k.low.gateUp).glu(g.s, k.glu, k.gateUp, g.ready(in), b.act(), true)
 		b.down.again(g.s, k.glu, k.low.down)
 	}
 	if b.ple > 0 {

@@ -3,7 +3,6 @@ package model
 import (
 	"slices"
 
-	"apr/arch"
 	"apr/device"
 )
 
@@ -68,6 +67,6 @@ func (m *Model) HiddenByLayers(s device.Stream, dst device.Tensor, t Tokens, row
 // pending reports whether what the last branch of a layer adds waits for the next norm.
 func (m *Model) pending() bool {
 	return !m.dev.Info().Adds || slices.ContainsFunc(m.layers, func(b layer) bool {
-		return !b.postFFN.value.IsZero() || b.Residual != 1 || b.OutScale || b.FFN.MoE != (arch.MoE{})
+		return !b.postFFN.value.IsZero() || b.Residual != 1 || b.OutScale || b.FFN.MoE.Beside
 	})
 }

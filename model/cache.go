@@ -214,6 +214,7 @@ func (m *Model) extend(s device.Stream, dst device.Tensor, c *Cache, ids device.
 	m.arrange(s, n)
 	w := newWorkspace(s, n)
 	p := &pass{m: m, s: s, t: Tokens{IDs: ids, Rows: 1, SeqLen: n}, act: dst.DType, cache: c}
+	p.adds = n == 1 && m.dev.Info().Adds
 	x := p.inference(w)
 	v := p.embed(x)
 	p.perLayer(w, &perLayerActs{}, x)

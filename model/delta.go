@@ -62,12 +62,12 @@ func (p *pass) rule(b *layer) device.Delta {
 	return device.Delta{Sequences: p.sequences(), KeyHeads: d.KeyHeads, ValueHeads: d.ValueHeads, KeyDim: d.KeyDim, ValueDim: d.ValueDim}
 }
 
-// linear computes k.att, what out_proj reads, from y, the input of the mixer.
-func (p *pass) linear(b *layer, k *acts, y device.Tensor) {
+// linear computes k.att, what out_proj reads, from the input of the mixer.
+func (p *pass) linear(b *layer, k *acts, in *operand) {
 	d, s, t := &k.delta, p.s, &b.delta
 	qkv, projected, gated, normed := b.cut(d.in)
-	t.in.forward(s, projected, y)
-	t.ba.forward(s, d.ba, y)
+	p.project(t.in, projected, in)
+	p.project(t.ba, d.ba, in)
 	if p.each != nil {
 		p.ruleEach(b, d, qkv)
 	} else {

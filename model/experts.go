@@ -71,12 +71,12 @@ func (b *layer) expertNeeds(e *expertActs, n, h int, act tensor.DType) []need {
 	)
 }
 
-// ffn runs the feed-forward branch, y being its input, and returns the residual stream v behind it. Without keep gate
-// and up are undefined afterwards.
-func (p *pass) ffn(b *layer, k *acts, v stream, y device.Tensor, keep bool) stream {
+// ffn runs the feed-forward branch and returns the residual stream v behind it. Without keep gate and up are undefined
+// afterwards.
+func (p *pass) ffn(b *layer, k *acts, v stream, in *operand, keep bool) stream {
 	m := b.FFN.MoE
 	if m == (arch.MoE{}) {
-		b.gateUp.keeping(k.low.gateUp).glu(p.s, k.glu, k.gateUp, y, b.act(), keep)
+		p.gateUp(b, k, in, keep)
 		if p.adding(b, b.postFFN) {
 			b.down.keeping(k.low.down).add(p.s, v.x, k.glu)
 			return v
@@ -87,13 +87,28 @@ func (p *pass) ffn(b *layer, k *acts, v stream, y device.Tensor, keep bool) stre
 	}
 	out := p.ahead(b.postFFN, k.z2)
 	if m.Beside {
-		p.beside(b, k, out, v.x, y, keep)
+		p.beside(b, k, out, v.x, p.ready(in), keep)
 	} else {
-		p.experts(b, &k.moe, out, y, y)
+		p.logits(b, &k.moe, in)
+		if p.adding(b, b.postFFN) {
+			p.chosen(b, &k.moe, v.x, in.y, true)
+			return v
+		}
+		p.chosen(b, &k.moe, out, in.y, false)
 	}
 	p.behind(b.postFFN, b.Residual, k.z2, k.rstdZ2)
 	v.delta = p.delta
 	return v
+}
+
+// gateUp writes k.glu = act(g)·u.
+func (p *pass) gateUp(b *layer, k *acts, in *operand, keep bool) {
+	s, n := p.reader(in)
+	if s != nil && b.gateUp.lora == nil && s.NormMatMulGLU(k.glu, k.gateUp, n, b.gateUp.weight, b.act(), keep) {
+		in.w = device.Tensor{}
+		return
+	}
+	b.gateUp.keeping(k.low.gateUp).glu(p.s, k.glu, k.gateUp, p.ready(in), b.act(), keep)
 }
 
 // beside writes dst = postDense(dense(y)) + postSum(experts(pre(x))).
@@ -103,29 +118,27 @@ func (p *pass) beside(b *layer, k *acts, dst, x, y device.Tensor, keep bool) {
 	b.gateUp.keeping(k.low.gateUp).glu(p.s, k.glu, k.gateUp, y, b.act(), keep)
 	b.down.keeping(k.low.down).forward(p.s, e.dense, k.glu)
 	p.s.RMSNorm(e.yRouter, e.rstd, none, x, none, b.moe.scale.value, eps)
-	p.logits(b, e, e.yRouter)
+	p.logits(b, e, &operand{y: e.yRouter})
 	p.s.RMSNorm(e.y, none, none, x, none, b.moe.pre.value, eps)
-	p.chosen(b, e, e.sum, e.y)
+	p.chosen(b, e, e.sum, e.y, false)
 	p.s.RMSNorm(dst, e.rstdDense, none, e.dense, none, b.moe.postDense.value, eps)
 	second := e.xs.RowRange(0, dst.Rows) // which is not needed any more
 	p.s.RMSNorm(second, e.rstdSum, none, e.sum, none, b.moe.postSum.value, eps)
 	p.s.Add(dst, second)
 }
 
-// experts writes to dst the weighted sum of the experts that the router chooses for each row of y.
-func (p *pass) experts(b *layer, e *expertActs, dst, routed, y device.Tensor) {
-	p.logits(b, e, routed)
-	p.chosen(b, e, dst, y)
-}
-
 // logits computes the router's logits and chooses. The factor 1/√h of a router beside the dense network is put on its logits.
-func (p *pass) logits(b *layer, e *expertActs, routed device.Tensor) {
-	b.moe.router.forward(p.s, e.z, routed)
-	if b.FFN.MoE.Beside {
-		p.s.Scale(e.z, e.z, p.m.routerScale())
+func (p *pass) logits(b *layer, e *expertActs, in *operand) {
+	l, r, scale := b.moe.router, e.routing(b.FFN.MoE), b.moe.perExpert.value
+	if s, n := p.reader(in); s != nil && l.lora == nil && s.NormRoute(e.w, e.z, n, l.weight, l.bias.value, scale, r) {
+		in.w = device.Tensor{}
+	} else {
+		l.forward(p.s, e.z, p.ready(in))
+		if b.FFN.MoE.Beside {
+			p.s.Scale(e.z, e.z, p.m.routerScale())
+		}
+		p.s.Route(e.w, e.z, scale, r)
 	}
-	r := e.routing(b.FFN.MoE)
-	p.s.Route(e.w, e.z, b.moe.perExpert.value, r)
 	if !p.counts.IsZero() {
 		p.s.CountSlots(p.countsOf(b), r)
 	}
@@ -134,10 +147,10 @@ func (p *pass) logits(b *layer, e *expertActs, routed device.Tensor) {
 // routerScale is the factor of the input of a router beside a dense network.
 func (m *Model) routerScale() float64 { return 1 / math.Sqrt(float64(m.Config.Hidden)) }
 
-// chosen writes the weighted sum of the chosen experts of each row of y.
-func (p *pass) chosen(b *layer, e *expertActs, dst, y device.Tensor) {
+// chosen writes the weighted sum of the chosen experts of each row of y to dst, or adds it.
+func (p *pass) chosen(b *layer, e *expertActs, dst, y device.Tensor, add bool) {
 	s, r, f := p.s, e.routing(b.FFN.MoE), b.FFN.MoE.Width
-	if mix, ok := s.(device.Mixer); ok && p.cache != nil && mix.MixExperts(dst, e.glu, y, e.w, b.nets(), r) {
+	if mix, ok := s.(device.Mixer); ok && p.cache != nil && mix.MixExperts(dst, e.glu, y, e.w, b.nets(), r, add) {
 		return
 	}
 	s.Gather(e.xs, y, r.Rows)
@@ -145,7 +158,7 @@ func (p *pass) chosen(b *layer, e *expertActs, dst, y device.Tensor) {
 	b.moe.up.grouped(s, e.gateUp.ColRange(f, 2*f), e.xs, r)
 	s.GLU(e.glu, e.gateUp, b.act())
 	b.moe.down.grouped(s, e.ys, e.glu, r)
-	s.Combine(dst, e.ys, e.w, r, false)
+	s.Combine(dst, e.ys, e.w, r, add)
 }
 
 // nets returns the matrices of the layer's experts.

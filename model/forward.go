@@ -92,12 +92,53 @@ func (p *pass) normed(y, rstd, sum device.Tensor, v *stream, w vector) device.Te
 	return y
 }
 
+// operand is what a branch reads: y or, while w is there, what y is to become: the norm of x. Of a single position
+// the operation that reads it first makes it, if the device has such operations.
+type operand struct{ y, x, w device.Tensor }
+
+// operand is normed, but for a norm that is left to the operation that reads it first.
+func (p *pass) operand(y, rstd, sum device.Tensor, v *stream, w vector) *operand {
+	_, reads := p.s.(device.NormReader)
+	if reads && p.cache != nil && v.x.Rows == 1 && v.delta.IsZero() && rstd.IsZero() && !w.value.IsZero() {
+		return &operand{y: y, x: v.x, w: w.value}
+	}
+	return &operand{y: p.normed(y, rstd, sum, v, w)}
+}
+
+// ready returns an operand that is there.
+func (p *pass) ready(in *operand) device.Tensor {
+	if !in.w.IsZero() {
+		var none device.Tensor
+		p.s.RMSNorm(in.y, none, none, in.x, none, in.w, p.m.Config.Eps)
+		in.w = none
+	}
+	return in.y
+}
+
+// reader returns the stream that can make an operand with what reads it, and the norm that is to be made; nil: it is
+// there.
+func (p *pass) reader(in *operand) (device.NormReader, device.Normed) {
+	if in.w.IsZero() {
+		return nil, device.Normed{}
+	}
+	return p.s.(device.NormReader), device.Normed{Y: in.y, X: in.x, W: in.w, Eps: p.m.Config.Eps}
+}
+
+// project writes z = in·Wᵀ + b.
+func (p *pass) project(l linear, z device.Tensor, in *operand) {
+	if s, n := p.reader(in); s != nil && l.lora == nil && s.NormMatMul(z, n, l.weight, l.bias.value) {
+		in.w = device.Tensor{}
+		return
+	}
+	l.forward(p.s, z, p.ready(in))
+}
+
 // layer runs one layer. Without keep gate and up are undefined afterwards.
 func (p *pass) layer(b *layer, k *acts, v stream, keep bool) stream {
-	y := p.normed(k.y1, k.rstd1, k.x, &v, b.preMixer)
-	v = p.mixer(b, k, v, y)
-	y = p.normed(k.y2, k.rstd2, k.x2, &v, b.preFFN)
-	v = p.ffn(b, k, v, y, keep)
+	in := p.operand(k.y1, k.rstd1, k.x, &v, b.preMixer)
+	v = p.mixer(b, k, v, in)
+	in = p.operand(k.y2, k.rstd2, k.x2, &v, b.preFFN)
+	v = p.ffn(b, k, v, in, keep)
 	if b.ple > 0 {
 		v = p.perLayerBranch(b, k, v)
 	}
@@ -107,12 +148,12 @@ func (p *pass) layer(b *layer, k *acts, v stream, keep bool) stream {
 	return v
 }
 
-// mixer runs the branch of attention or of a DeltaNet, y being its input, and returns the residual stream v behind it.
-func (p *pass) mixer(b *layer, k *acts, v stream, y device.Tensor) stream {
+// mixer runs the branch of attention or of a DeltaNet and returns the residual stream v behind it.
+func (p *pass) mixer(b *layer, k *acts, v stream, in *operand) stream {
 	if b.Linear() {
-		p.linear(b, k, y)
+		p.linear(b, k, in)
 	} else {
-		p.attend(b, k, y)
+		p.attend(b, k, in)
 	}
 	if p.adding(b, b.postMixer) {
 		b.o.keeping(k.low.o).add(p.s, v.x, k.att)
@@ -123,8 +164,8 @@ func (p *pass) mixer(b *layer, k *acts, v stream, y device.Tensor) stream {
 	return v
 }
 
-// adding reports whether the last product of a branch of b adds to the residual stream: x += w·a, so that the next norm
-// reads x alone. A norm or a factor behind the product, or a factor of the layer's output, which waits for the
+// adding reports whether the last operation of a branch of b adds to the residual stream: x += w·a, so that the next
+// norm reads x alone. A norm or a factor behind the product, or a factor of the layer's output, which waits for the
 // addition, is in the way.
 func (p *pass) adding(b *layer, post vector) bool {
 	return p.adds && post.value.IsZero() && b.Residual == 1 && !b.OutScale

@@ -144,7 +144,7 @@ func (s *Stream) CombineBackward(dx, dw, dy, x, w device.Tensor, r device.Routin
 var _ device.Mixer = (*Stream)(nil)
 
 // MixExperts computes the experts of a few tokens in bfloat16 by two kernels: see device.Mixer.
-func (s *Stream) MixExperts(dst, glu, y, w device.Tensor, e device.ExpertNets, r device.Routing) bool {
+func (s *Stream) MixExperts(dst, glu, y, w device.Tensor, e device.ExpertNets, r device.Routing, add bool) bool {
 	device.CheckMixExperts(dst, glu, y, w, e, r)
 	gate, up, down := e.Gate.(*weight), e.Up.(*weight), e.Down.(*weight)
 	for _, m := range []*weight{gate, up, down} {
@@ -162,7 +162,7 @@ func (s *Stream) MixExperts(dst, glu, y, w device.Tensor, e device.ExpertNets, r
 	o.sized(y.Rows, glu.Cols, y.Cols, r.Experts)
 	s.dev.counts.products.Add(3)
 	kernel.ExpertsGatedRows(o, mat(glu), mat(y), o.stack(gate), o.stack(up), mat(e.GateBias), mat(e.UpBias), e.Act, routing(r))
-	kernel.ExpertsMixRows(o, mat(dst), mat(glu), o.stack(down), mat(e.DownBias), mat(w), routing(r))
+	kernel.ExpertsMixRows(o, mat(dst), mat(glu), o.stack(down), mat(e.DownBias), mat(w), routing(r), add)
 	o.end()
 	return true
 }

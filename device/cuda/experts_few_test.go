@@ -117,23 +117,27 @@ func (b *few) compare(t *testing.T, act device.Activation) {
 	s.GroupedMatMul(ys, glu, e.Down, e.DownBias, r)
 	s.Combine(want, ys, w, r, false)
 	got, unit := acts(b.tokens, b.h), acts(slots, b.f)
+	sum, wantSum := acts(b.tokens, b.h), b.typed(tensor.BF16, b.tokens, b.h, 1)
+	s.Copy(sum, wantSum)
+	s.Combine(wantSum, ys, w, r, true)
 	if _, err := s.Wait(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	before := b.d.Stats().Launches
-	if !s.MixExperts(got, unit, y, w, e, r) {
+	if !s.MixExperts(got, unit, y, w, e, r, false) {
 		t.Fatal("the device has no operation for them")
 	}
+	s.MixExperts(sum, unit, y, w, e, r, true)
 	if _, err := s.Wait(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if n := b.d.Stats().Launches - before; n != 2 {
+	if n := b.d.Stats().Launches - before; n != 4 {
 		t.Errorf("%d launches", n)
 	}
 	for _, c := range []struct {
 		name      string
 		got, want device.Tensor
-	}{{"gated unit", unit, glu}, {"sum", got, want}} {
+	}{{"gated unit", unit, glu}, {"sum", got, want}, {"sum that is added", sum, wantSum}} {
 		x, z := make([]float32, c.got.Rows*c.got.Cols), make([]float32, c.got.Rows*c.got.Cols)
 		if err := s.Download(x, c.got); err != nil {
 			t.Fatal(err)

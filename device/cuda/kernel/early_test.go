@@ -35,8 +35,11 @@ func TestOverlap(t *testing.T) {
 	for d := range pairTypes {
 		e := Experts{Blocks: NewBlocks(1<<32, 64*512, 512, d)}
 		ExpertsGatedRows(&r, dense(tensor.BF16, 8, 512), x, e, e, Mat{}, Mat{}, device.SiLU, routing)
-		ExpertsMixRows(&r, x, dense(tensor.BF16, 8, 512), e, Mat{}, dense(tensor.F32, 1, 8), routing)
+		ExpertsMixRows(&r, x, dense(tensor.BF16, 8, 512), e, Mat{}, dense(tensor.F32, 1, 8), routing, false)
 	}
+	norm := Normed{Y: x, X: dense(tensor.BF16, 1, 512), W: dense(tensor.F32, 1, 512), Eps: 1e-6}
+	GemvRow(&r, dense(tensor.BF16, 1, 640), x, dense(tensor.BF16, 640, 512), Mat{}, false, norm)
+	Router(&r, dense(tensor.F32, 1, 8), dense(tensor.F32, 1, 64), norm, dense(tensor.BF16, 64, 512), Mat{}, Mat{}, routing)
 	rotary := device.Rotary{HeadDim: 64, Table: frequencies(1e4, 64), SeqLen: 1}
 	Finish(&r, x, dense(tensor.BF16, 1, 256), dense(tensor.BF16, 1, 768), Mat{}, Mat{}, 64, 1e-6, rotary, 1<<20)
 	Conv(&r, dense(tensor.BF16, 1, 8192), dense(tensor.BF16, 1, 8192), dense(tensor.F32, 8192, 4), Mat{}, Mat{}, Mat{}, device.Sequences{Batch: 1, Len: 1})

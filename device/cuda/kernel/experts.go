@@ -87,13 +87,8 @@ type countArgs struct {
 // Bytes moved: those of z for each choice, and of the choices twice for each expert, from the caches.
 func Route(q Queue, w, z, scale Mat, r Routing) {
 	choices := z.Rows * r.Active
-	need(z.Cols == r.Experts && r.Experts <= routeExperts && choices < mostChoices, "Route", "too many experts or choices")
-	a := &routeArgs{
-		w: w.Ptr, z: z.Ptr, scale: scale.Ptr, chosen: r.Chosen.Ptr, slots: r.Slots.Ptr, rows: r.Rows.Ptr, starts: r.Starts.Ptr,
-		wStride: int64(w.Stride), zStride: int64(z.Stride), tokens: uint32(z.Rows), experts: uint32(r.Experts), active: uint32(r.Active),
-		renorm: uint32(flag(r.Renorm)), pieces: 1, piece: uint32(max(choices, 1)),
-	}
-	if z.Rows == 1 && r.Experts <= routeOne && r.Active <= 32 {
+	a := newRoute(w, z, scale, r)
+	if routesOne(z.Rows, r) {
 		q.Launch(Launch{Module: ExpertsModule, Kernel: "route_one", Grid: [3]int{1, 1, 1}, Block: 32, Args: unsafe.Pointer(a)})
 		return
 	}
@@ -115,6 +110,22 @@ func Route(q Queue, w, z, scale Mat, r Routing) {
 	q.Launch(Launch{Module: ExpertsModule, Kernel: "route_count", Grid: grid, Block: 256, Args: unsafe.Pointer(a)})
 	q.Launch(Launch{Module: ExpertsModule, Kernel: "route_add_up", Grid: [3]int{1, 1, 1}, Block: 512, Args: unsafe.Pointer(a)})
 	q.Launch(Launch{Module: ExpertsModule, Kernel: "route_place", Grid: grid, Block: 256, Args: unsafe.Pointer(a)})
+}
+
+func newRoute(w, z, scale Mat, r Routing) *routeArgs {
+	choices := z.Rows * r.Active
+	need(z.Cols == r.Experts && r.Experts <= routeExperts && choices < mostChoices, "Route", "too many experts or choices")
+	return &routeArgs{
+		w: w.Ptr, z: z.Ptr, scale: scale.Ptr, chosen: r.Chosen.Ptr, slots: r.Slots.Ptr, rows: r.Rows.Ptr,
+		starts: r.Starts.Ptr, wStride: int64(w.Stride), zStride: int64(z.Stride), tokens: uint32(z.Rows),
+		experts: uint32(r.Experts), active: uint32(r.Active),
+		renorm: uint32(flag(r.Renorm)), pieces: 1, piece: uint32(max(choices, 1)),
+	}
+}
+
+// routesOne reports whether a warp routes the tokens, which are one.
+func routesOne(tokens int, r Routing) bool {
+	return tokens == 1 && r.Experts <= routeOne && r.Active <= 32
 }
 
 // RouteBackward writes dz, float32 or bfloat16, and adds to dscale, if there is a scale, in the order of slots: see device.Stream.

@@ -226,6 +226,7 @@ struct ExpertMixedArgs {
     i64 bias_stride;
     u32 experts, h, cols, active;
     u32 each, stages, pitch; // each: even
+    u32 add;                 // y += it
 };
 
 // A block computes `each` columns of y of one token: a pair of rows is two neighbours of one slot, and slots are added in the order of the
@@ -259,9 +260,10 @@ template <class P> APR_DEVICE void experts_mix(const ExpertMixedArgs &a) {
         });
     sync_block();
     NO_UNROLL for (u32 c = thread(); c < count; c += threads()) {
-        float sum = 0;
+        bf16 *y = (bf16 *)a.y + token * a.y_stride + first + c;
+        float sum = a.add ? from_bf16(*y) : 0.0f;
         NO_UNROLL for (u32 s = 0; s < a.active; s++)
             sum = fma_rn(a.weights[token * a.weights_stride + s], from_bf16(to_bf16(sums[c * a.active + s])), sum);
-        ((bf16 *)a.y)[token * a.y_stride + first + c] = to_bf16(sum);
+        *y = to_bf16(sum);
     }
 }

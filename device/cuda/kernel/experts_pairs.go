@@ -46,7 +46,7 @@ type expertMixedArgs struct {
 	y, x, w, bias, weights, chosen, slots                 uint64
 	yStride, xStride, weightsStride, wRow, wStep, biasRow int64
 	experts, h, cols, active                              uint32
-	each, stages, pitch                                   uint32
+	each, stages, pitch, add                              uint32
 }
 
 // pairShape is how a product of pairs is cut; bits do not depend on it.
@@ -118,13 +118,14 @@ func expertsGatedPairs(q Queue, y, x Mat, gate, up Experts, gateBias, upBias Mat
 }
 
 // expertsMixPairs is ExpertsMixRows by pairs of neighbouring rows.
-func expertsMixPairs(q Queue, y, x Mat, w Experts, bias, weights Mat, r Routing) {
+func expertsMixPairs(q Queue, y, x Mat, w Experts, bias, weights Mat, r Routing, add bool) {
 	h, cols := w.shape(r.Experts)
 	s := shapePairs(w.Blocks.Type, cols, h, y.Rows, r.Active, r.Active, q.Multiprocessors())
 	a := &expertMixedArgs{
 		y: y.Ptr, x: x.Ptr, bias: bias.Ptr, weights: weights.Ptr, chosen: r.Chosen.Ptr, slots: r.Slots.Ptr, yStride: int64(y.Stride),
 		xStride: int64(x.Stride), weightsStride: int64(weights.Stride), biasRow: int64(bias.Stride), experts: uint32(r.Experts), h: uint32(h),
-		cols: uint32(cols), active: uint32(r.Active), each: uint32(s.each), stages: uint32(s.stages), pitch: uint32(s.pitch),
+		cols: uint32(cols), active: uint32(r.Active), each: uint32(s.each), stages: uint32(s.stages),
+		pitch: uint32(s.pitch), add: uint32(flag(add)),
 	}
 	a.w, a.wRow, a.wStep, _ = w.row(r.Experts)
 	q.Launch(Launch{

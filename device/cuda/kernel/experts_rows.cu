@@ -80,7 +80,7 @@ struct ExpertMixArgs {
     i64 w_stride, step;                     // bytes
     i64 bias_stride;
     u32 experts, h, cols, active;
-    u32 type;
+    u32 type, add; // add: y += it
 };
 
 // A block computes a column of y of one token: a warp multiplies a slot's row, and their sums are added in the order of the choice, in the
@@ -101,8 +101,9 @@ KERNEL(experts_mix_rows, ExpertMixArgs, 256, 2) {
     }
     sync_block();
     if (thread() > 0) return;
-    float sum = 0;
+    bf16 *y = (bf16 *)a.y + token * a.y_stride + column;
+    float sum = a.add ? from_bf16(*y) : 0.0f;
     for (u32 s = 0; s < a.active; s++)
         sum = fma_rn(a.weights[token * a.weights_stride + s], from_bf16(to_bf16(sums[s])), sum);
-    ((bf16 *)a.y)[token * a.y_stride + column] = to_bf16(sum);
+    *y = to_bf16(sum);
 }

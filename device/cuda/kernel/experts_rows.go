@@ -19,7 +19,7 @@ type expertMixArgs struct {
 	y, x, w, bias, weights, starts, slots          uint64
 	yStride, xStride, weightsStride, wStride, step int64
 	biasStride                                     int64
-	experts, h, cols, active, dtype                uint32
+	experts, h, cols, active, dtype, add           uint32
 }
 
 // expertActs are the activations of experts_gated_rows.
@@ -71,19 +71,20 @@ func ExpertsGatedRows(q Queue, y, x Mat, gate, up Experts, gateBias, upBias Mat,
 	})
 }
 
-// ExpertsMixRows computes y[t] = Σ_s weights[t,s]·(W_e·x[j] (+ bias)), j = Slots[t·Active+s], of few tokens. The bits
-// are those of ExpertsNT and Combine. Bytes moved: the matrices of the chosen experts, once for each slot.
-func ExpertsMixRows(q Queue, y, x Mat, w Experts, bias, weights Mat, r Routing) {
+// ExpertsMixRows computes y[t] = Σ_s weights[t,s]·(W_e·x[j] (+ bias)), j = Slots[t·Active+s], of few tokens, or
+// y[t] += it. The bits are those of ExpertsNT and Combine. Bytes moved: the matrices of the chosen experts, once for
+// each slot.
+func ExpertsMixRows(q Queue, y, x Mat, w Experts, bias, weights Mat, r Routing, add bool) {
 	h, cols := w.shape(r.Experts)
 	need(x.Cols == cols && y.Cols == h && x.Rows == y.Rows*r.Active && r.Active <= warpsOfBlock, "Experts", "shapes differ")
 	if pairsServe(w, r.Active) {
-		expertsMixPairs(q, y, x, w, bias, weights, r)
+		expertsMixPairs(q, y, x, w, bias, weights, r, add)
 		return
 	}
 	a := &expertMixArgs{
 		y: y.Ptr, x: x.Ptr, bias: bias.Ptr, weights: weights.Ptr, starts: r.Starts.Ptr, slots: r.Slots.Ptr, yStride: int64(y.Stride),
 		xStride: int64(x.Stride), weightsStride: int64(weights.Stride), biasStride: int64(bias.Stride),
-		experts: uint32(r.Experts), h: uint32(h), cols: uint32(cols), active: uint32(r.Active),
+		experts: uint32(r.Experts), h: uint32(h), cols: uint32(cols), active: uint32(r.Active), add: uint32(flag(add)),
 	}
 	a.w, a.wStride, a.step, a.dtype = w.row(r.Experts)
 	q.Launch(Launch{Module: expertsRows, Kernel: "experts_mix_rows", Grid: [3]int{h, y.Rows, 1}, Block: 32 * r.Active, Args: unsafe.Pointer(a)})

@@ -139,6 +139,15 @@ func GemmTiles(q Queue, y, x Mat, parts []Blocks, bias Mat, add bool) {
 // shape, in tiles. Without keep gu is not written. The bits are those of GemmTiles of both, then SwiGLU, if that cuts
 // their rows alike.
 func GemmTilesSwiGLU(q Queue, m, gu, x Mat, gate, up Blocks, keep bool) {
+	a := newTilesSwiGLU(m, gu, x, gate, up, keep)
+	if x.Rows == 1 {
+		a.launchRow(q, []Blocks{gate, up})
+		return
+	}
+	a.launch(q, []Blocks{gate, up})
+}
+
+func newTilesSwiGLU(m, gu, x Mat, gate, up Blocks, keep bool) *tilesArgs {
 	need(GemvSwiGLUServes(gu, gate, up), "GemmTilesSwiGLU", "types or shapes")
 	need(gu.Cols == 2*gate.Rows && m.Cols == gate.Rows && m.Rows == x.Rows && gu.Rows == x.Rows && m.Type == tensor.BF16,
 		"GemmTilesSwiGLU", "shapes differ")
@@ -148,11 +157,7 @@ func GemmTilesSwiGLU(q Queue, m, gu, x Mat, gate, up Blocks, keep bool) {
 	if !keep {
 		a.flags |= gemvDrop
 	}
-	if x.Rows == 1 {
-		a.launchRow(q, []Blocks{gate, up})
-		return
-	}
-	a.launch(q, []Blocks{gate, up})
+	return a
 }
 
 func newTiles(parts []Blocks, x Mat) *tilesArgs {

@@ -17,6 +17,21 @@ type gemvArgs struct {
 	flags              uint32 // gemvAdd, gemvFloat
 }
 
+// gemvRowArgs is struct GemvRowArgs of gemv.cuh.
+type gemvRowArgs struct {
+	gemvArgs
+	norm rowNorm
+	each uint32
+}
+
+// routerArgs is struct RouterArgs of gemv.cuh.
+type routerArgs struct {
+	gemvArgs
+	norm   rowNorm
+	route  routeArgs
+	record uint64
+}
+
 // Bits of gemvArgs.flags.
 const (
 	gemvAdd = 1 << iota
@@ -60,7 +75,7 @@ func GemvWideServes(x Mat, rows int) bool {
 
 // GemvPlain is Gemv with W of bfloat16 or float32. Bytes moved: those of W.
 func GemvPlain(q Queue, y, x, w, bias Mat, add bool) {
-	blocks := Blocks{w.Ptr, w.Rows, w.Cols, w.Stride * w.Type.BlockBytes(), w.Type}
+	blocks := plainBlocks(w)
 	if packWidth(w.Cols, w, x) == 1 {
 		gemv(q, "any", y, x, blocks, bias, add)
 		return
@@ -81,21 +96,10 @@ func gemvForm(x Mat) string {
 }
 
 func gemv(q Queue, form string, y, x Mat, w Blocks, bias Mat, add bool) {
-	need(x.Rows == y.Rows && x.Rows <= GemvRows && x.Cols == w.Cols && y.Cols == w.Rows, "Gemv", "shapes differ")
-	need(bias.IsZero() || bias.Cols == y.Cols && bias.Type == tensor.F32, "Gemv", "bias")
 	if y.Rows == 0 || y.Cols == 0 {
 		return
 	}
-	a := &gemvArgs{
-		y: y.Ptr, x: x.Ptr, w: w.Ptr, bias: bias.Ptr, yStride: int64(y.Stride), xStride: int64(x.Stride),
-		wStride: int64(w.RowBytes), rows: uint32(w.Rows), cols: uint32(w.Cols), tokens: uint32(x.Rows),
-	}
-	if add {
-		a.flags |= gemvAdd
-	}
-	if y.Type == tensor.F32 {
-		a.flags |= gemvFloat
-	}
+	a := newGemv(y, x, w, bias, add)
 	module := gemvModule
 	if x.Type == tensor.F32 {
 		module = "gemv_f32"
@@ -108,4 +112,80 @@ func gemv(q Queue, form string, y, x Mat, w Blocks, bias Mat, add bool) {
 		l.Grid[0] = w.Rows
 	}
 	q.Launch(l)
+}
+
+func newGemv(y, x Mat, w Blocks, bias Mat, add bool) *gemvArgs {
+	need(x.Rows == y.Rows && x.Rows <= GemvRows && x.Cols == w.Cols && y.Cols == w.Rows, "Gemv", "shapes differ")
+	need(bias.IsZero() || bias.Cols == y.Cols && bias.Type == tensor.F32, "Gemv", "bias")
+	a := &gemvArgs{
+		y: y.Ptr, x: x.Ptr, w: w.Ptr, bias: bias.Ptr, yStride: int64(y.Stride), xStride: int64(x.Stride),
+		wStride: int64(w.RowBytes), rows: uint32(w.Rows), cols: uint32(w.Cols), tokens: uint32(x.Rows),
+	}
+	if add {
+		a.flags |= gemvAdd
+	}
+	if y.Type == tensor.F32 {
+		a.flags |= gemvFloat
+	}
+	return a
+}
+
+// What speed alone depends on: see rowsBlocks.
+const (
+	gemvRowThreads = 512 // of a thread block at most
+	gemvRowBlocks  = 2   // of a multiprocessor
+)
+
+// GemvRowServes reports whether GemvRow takes these.
+func GemvRowServes(x, w Mat) bool {
+	return x.Rows == 1 && x.Cols > 0 && w.Rows > 0 && x.Type == tensor.BF16 && w.Type == tensor.BF16 &&
+		packWidth(w.Cols, w, x) == 8
+}
+
+// GemvRow is GemvPlain of one row of x and any number of rows of W, both bfloat16, each thread block having
+// neighbouring columns of y. With a norm x is norm.Y, which it makes and writes: see NormGemvServes. Bits depend on
+// the columns of W alone.
+func GemvRow(q Queue, y, x, w, bias Mat, add bool, norm Normed) {
+	need(GemvRowServes(x, w) && y.Cols > 0, "GemvRow", "types, shapes or alignment")
+	each := ceil(w.Rows, gemvRowBlocks*max(1, q.Multiprocessors()))
+	a := &gemvRowArgs{gemvArgs: *newGemv(y, x, plainBlocks(w), bias, add), each: uint32(each)}
+	l := Launch{
+		Module: gemvModule, Kernel: "gemv_bf16_bf16_row", Grid: [3]int{ceil(w.Rows, each), 1, 1},
+		Block: min(gemvRowThreads, ceil(x.Cols, 8*32)*32), Args: unsafe.Pointer(a),
+	}
+	if !norm.X.IsZero() {
+		need(NormGemvServes(norm, w), "GemvRow", "norm")
+		a.norm, l.Shared = norm.row(), 2*x.Cols
+	}
+	q.Launch(l)
+}
+
+// NormGemvServes reports whether GemvRow makes this norm.
+func NormGemvServes(norm Normed, w Mat) bool {
+	return GemvRowServes(norm.X, w) && norm.serves(gemvRowThreads)
+}
+
+// RouterServes reports whether Router takes these: W and the norm as GemvPlain and RMSNorm, experts as Route in one
+// warp.
+func RouterServes(norm Normed, w Mat, r Routing) bool {
+	return norm.serves(gemvThreads) && w.Type == tensor.BF16 && w.Rows == r.Experts && GemvWideServes(norm.X, w.Rows) &&
+		packWidth(w.Cols, w) == 8 && routesOne(1, r)
+}
+
+// Router computes norm.Y, z = norm.Y·Wᵀ (+ bias) and the choice of experts by z, as RMSNorm, GemvPlain and Route.
+// Bytes moved: those of W.
+func Router(q Queue, weights, z Mat, norm Normed, w, bias, scale Mat, r Routing) {
+	need(RouterServes(norm, w, r), "Router", "types, shapes or alignment")
+	a := &routerArgs{
+		gemvArgs: *newGemv(z, norm.X, plainBlocks(w), bias, false), norm: norm.row(),
+		route: *newRoute(weights, z, scale, r), record: q.Record(),
+	}
+	q.Launch(Launch{
+		Module: gemvModule, Kernel: "router_bf16", Grid: [3]int{w.Rows, 1, 1}, Block: gemvThreads, Args: unsafe.Pointer(a),
+	})
+}
+
+// plainBlocks is a matrix of floats as one of blocks.
+func plainBlocks(w Mat) Blocks {
+	return Blocks{w.Ptr, w.Rows, w.Cols, w.Stride * w.Type.BlockBytes(), w.Type}
 }

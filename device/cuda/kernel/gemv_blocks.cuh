@@ -13,6 +13,7 @@
 // x is. Blocks of W may stand at any even address, those of MXFP4 at any.
 #pragma once
 #include "dequant.cuh"
+#include "norm.cuh"
 #include "swiglu.cuh"
 
 // RowsPart is a matrix of blocks and the columns of y that it makes.
@@ -34,6 +35,7 @@ struct RowsArgs {
     i64 y_stride, x_stride; // elements
     i64 product_stride;
     RowsPart part[4];
+    RowNorm norm;     // with it, of one row, x is that
     u32 cols, tokens; // of W and x, of x and y
     u32 flags;        // 1: y += x·Wᵀ, 2: y is float, 4: y is not kept
     u32 stages;       // chunks of a warp that are in shared memory together, 2, 3 or 4
@@ -401,6 +403,10 @@ template <class Place> APR_DEVICE void round_pack(u8 *x, u32 pack, u32x4 v, bool
 // integers rounds rows of x to shared memory.
 APR_DEVICE void integers(const RowsArgs &a, u8 *shared, u32 x_pitch) {
     const u32 packs = a.cols / 8;
+    if (a.norm.x) {
+        norm_row(a.norm, a.cols, block() == 0, [&](u32 pack, const Pack<bf16, 8> &v, bool live) { round_pack<ByChunk>(shared, pack, v.v, live); });
+        return;
+    }
     for (u32 token = 0; token < a.tokens; token++)
         for (u32 first = 32 * warp(); first < packs; first += threads()) {
             const u32 pack = first + lane();

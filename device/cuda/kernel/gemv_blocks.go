@@ -16,6 +16,7 @@ const (
 	rowsX      = 5504      // CHUNK_X, bytes
 	rowsSums   = 16 << 10  // bytes of a thread block's sums at most
 	rowsShared = 110 << 10 // bytes of a thread block at most
+	rowsNormed = 8 << 10   // columns of a norm that is made on the way, for which thread blocks have warps enough
 )
 
 // What speed alone depends on. The blocks of a launch fill all multiprocessors, equally: had they room to spare, the blocks
@@ -40,6 +41,7 @@ type rowsArgs struct {
 	yStride, xStride    int64 // elements
 	productStride       int64
 	part                [rowsParts]rowsPart
+	norm                rowNorm
 	cols, tokens        uint32
 	flags, stages       uint32 // gemvAdd, gemvFloat, gemvDrop
 	pitch, parts        uint32
@@ -54,6 +56,21 @@ var rowsTypes = map[tensor.DType]uint32{tensor.Q4_K: 0, tensor.Q5_K: 1, tensor.Q
 // GemvParts is Gemv with W the rows of parts, one after the other, each in blocks of its own type, and x of bfloat16. One
 // row of x takes one launch for up to four parts of one type or of Q4_K, Q5_K and Q6_K.
 func GemvParts(q Queue, y, x Mat, parts []Blocks, bias Mat, add bool) {
+	gemvParts(q, y, x, parts, bias, add, rowNorm{})
+}
+
+// NormGemvParts is GemvParts of norm.Y, which it makes and writes as RMSNorm does, if NormGemvPartsServes says so.
+func NormGemvParts(q Queue, y Mat, norm Normed, parts []Blocks, bias Mat) {
+	need(NormGemvPartsServes(norm), "Gemv", "norm")
+	gemvParts(q, y, norm.Y, parts, bias, false, norm.row())
+}
+
+// NormGemvPartsServes reports whether NormGemvParts makes a norm.
+func NormGemvPartsServes(norm Normed) bool {
+	return norm.serves(32*rowsWarps) && norm.X.Cols <= rowsNormed
+}
+
+func gemvParts(q Queue, y, x Mat, parts []Blocks, bias Mat, add bool, norm rowNorm) {
 	rows := 0
 	for _, w := range parts {
 		need(x.Cols == w.Cols && DequantizeServes(w), "Gemv", "type, alignment or columns")
@@ -69,8 +86,10 @@ func GemvParts(q Queue, y, x Mat, parts []Blocks, bias Mat, add bool) {
 		}
 		eachTokens(x, func(lo, hi int) {
 			a := newRows(y.rows(lo, hi), x.rows(lo, hi), bias, add)
+			a.norm = norm
 			a.launch(q, parts[:n], first)
 		})
+		norm = rowNorm{} // it is there
 		for _, w := range parts[:n] {
 			first += w.Rows
 		}
@@ -83,12 +102,22 @@ func GemvParts(q Queue, y, x Mat, parts []Blocks, bias Mat, add bool) {
 //
 // Bytes moved: those of the blocks, once.
 func GemvSwiGLU(q Queue, m, gu, x Mat, gate, up Blocks, keep bool) {
+	gemvSwiGLU(q, m, gu, x, gate, up, keep, rowNorm{})
+}
+
+// NormGemvSwiGLU is GemvSwiGLU of norm.Y, which it makes and writes as RMSNorm does, if NormGemvPartsServes says so.
+func NormGemvSwiGLU(q Queue, m, gu Mat, norm Normed, gate, up Blocks, keep bool) {
+	need(NormGemvPartsServes(norm), "GemvSwiGLU", "norm")
+	gemvSwiGLU(q, m, gu, norm.Y, gate, up, keep, norm.row())
+}
+
+func gemvSwiGLU(q Queue, m, gu, x Mat, gate, up Blocks, keep bool, norm rowNorm) {
 	need(GemvSwiGLUServes(gu, gate, up) && DequantizeServes(gate) && DequantizeServes(up), "GemvSwiGLU", "types or shapes")
 	need(x.Cols == gate.Cols && gu.Cols == 2*gate.Rows && m.Cols == gate.Rows && m.Rows == x.Rows && gu.Rows == x.Rows, "GemvSwiGLU", "shapes differ")
 	need(x.Type == tensor.BF16 && m.Type == tensor.BF16, "GemvSwiGLU", "type")
 	eachTokens(x, func(lo, hi int) {
 		a := newRows(gu.rows(lo, hi), x.rows(lo, hi), Mat{}, false)
-		a.product, a.productStride = m.rows(lo, hi).Ptr, int64(m.Stride)
+		a.product, a.productStride, a.norm = m.rows(lo, hi).Ptr, int64(m.Stride), norm
 		if !keep {
 			a.flags |= gemvDrop
 		}

@@ -23,7 +23,50 @@ APR_DEVICE float row_sum(float v, u32 warps, float *part) {
     return warp_sum(lane() < warps ? part[warp() / warps * warps + lane()] : 0.0f);
 }
 
-APR_DEVICE float rms_rstd(float squares, const RMSNormArgs &a) { return 1.0f / sqrt_rn(fma_rn(squares, a.inv_cols, a.eps)); }
+template <class Args> APR_DEVICE float rms_rstd(float squares, const Args &a) { return 1.0f / sqrt_rn(fma_rn(squares, a.inv_cols, a.eps)); }
+
+// RowNorm is the norm of a row of bfloat16 that a block makes of what it reads. One of them writes it too.
+struct RowNorm {
+    const void *x; // zero: there is none
+    void *y;
+    const float *w;
+    float eps, inv_cols;
+    u32 warps; // that add up squares, not more than the block has
+};
+
+// norm_row gives `take` every pack of the norm, that of thread() + n·threads() in thread(), in the bits of rmsnorm_packs. All
+// lanes take part, those beyond the row with live false.
+template <class Take> APR_DEVICE void norm_row(const RowNorm &a, u32 cols, bool writes, Take take) {
+    SHARED(float, part, 32);
+    const u32 packs = cols / 8, per = a.warps * 32, t = thread();
+    const bf16 *x = (const bf16 *)a.x;
+    Pack<bf16, 8> v = {}, all[4] = {};
+    Pack<float, 8> w = {}; // on its way while the row is added up
+    if (t < packs) load_pack(v, x + 8 * t), load_pack(w, a.w + 8 * t);
+    float squares = 0, p[8], q[8];
+    if (t < per) {
+        UNROLL for (u32 k = 0; k < 4; k++)
+            if (t + k * per < packs) load_pack(all[k], x + 8 * (t + k * per));
+        UNROLL for (u32 k = 0; k < 4; k++) {
+            widen(p, all[k]);
+            UNROLL for (int e = 0; e < 8; e++) squares = fma_rn(p[e], p[e], squares);
+        }
+    }
+    squares = warp_sum(squares);
+    if (lane() == 0 && warp() < a.warps) part[warp()] = squares;
+    sync_block();
+    const float rstd = rms_rstd(warp_sum(lane() < a.warps ? part[lane()] : 0.0f), a);
+    NO_UNROLL for (u32 first = 32 * warp(); first < packs; first += threads()) {
+        const u32 pack = first + lane();
+        if (first >= threads() && pack < packs) load_pack(v, x + 8 * pack), load_pack(w, a.w + 8 * pack);
+        widen(p, v);
+        widen(q, w);
+        UNROLL for (int e = 0; e < 8; e++) p[e] = p[e] * rstd * q[e];
+        narrow(v, p);
+        if (writes && pack < packs) store_pack((bf16 *)a.y + 8 * pack, v);
+        take(pack, v, pack < packs);
+    }
+}
 
 // One row for every `warps` warps, kept in registers: a thread has up to 4 packs, at distances of the row's threads.
 template <class T, bool DELTA> APR_DEVICE void rmsnorm_packs(const RMSNormArgs &a) {

@@ -3,6 +3,8 @@ package kernel
 import (
 	"fmt"
 	"unsafe"
+
+	"apr/tensor"
 )
 
 const (
@@ -20,6 +22,36 @@ type rmsNormArgs struct {
 	rows, cols, warps                                  uint32
 	eps, invCols                                       float32
 }
+
+// rowNorm is struct RowNorm of norm.cuh.
+type rowNorm struct {
+	x, y, w      uint64
+	eps, invCols float32
+	warps        uint32
+}
+
+// Normed is a row X of bfloat16 whose norm Y = X·W/√(mean(X²)+Eps) what reads it first makes and writes, in the
+// bits of RMSNorm.
+type Normed struct {
+	Y, X, W Mat
+	Eps     float64
+}
+
+// row returns the norm as kernels read it.
+func (n Normed) row() rowNorm {
+	return rowNorm{n.X.Ptr, n.Y.Ptr, n.W.Ptr, float32(n.Eps), 1 / float32(n.X.Cols), uint32(normWarps(n.X.Cols))}
+}
+
+// serves reports whether a block of so many threads makes the norm as RMSNorm does.
+func (n Normed) serves(threads int) bool {
+	x, y, w := n.X, n.Y, n.W
+	return x.Rows == 1 && x.Cols > 0 && x.Type == tensor.BF16 && y.Type == tensor.BF16 &&
+		packWidth(x.Cols, y, x, w) == 8 &&
+		32*normWarps(x.Cols) <= threads
+}
+
+// normWarps returns the warps that add up the squares of a row in packs.
+func normWarps(cols int) int { return ceil(cols, 32*4*8) }
 
 // rmsNormBackwardArgs is struct RMSNormBackwardArgs of norm.cu.
 type rmsNormBackwardArgs struct {
@@ -56,7 +88,7 @@ func RMSNorm(q Queue, y, rstd, sum, x, delta, w Mat, eps float64) {
 	if !delta.IsZero() {
 		name += "_add"
 	}
-	a.warps = uint32(ceil(x.Cols, 32*4*8))
+	a.warps = uint32(normWarps(x.Cols))
 	slots := max(1, 4/int(a.warps)) // rows of a thread block
 	launch(q, normModule, name, x.Rows, slots, slots*int(a.warps)*32, unsafe.Pointer(a))
 }

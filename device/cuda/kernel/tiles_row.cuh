@@ -14,6 +14,7 @@ struct TileRowArgs {
     void *product;     // silu(g)·u, g the columns of y by part 0, u those by part 1; zero: none
     i64 y_stride;
     TilesPart part[TILES_PARTS];
+    RowNorm norm;      // with it x is that
     u32 cols, flags;               // as in RowsArgs
     u32 parts, tiles, each;        // of all parts; of a block
     u32 stages, pitch;             // items of a warp in shared memory, 2 … 5; bytes of one
@@ -103,7 +104,8 @@ template <bool K> APR_DEVICE void tiles_row(const TileRowArgs &a) {
     NO_UNROLL for (u32 s = 0; s < a.stages; s++) copy_next(s);
     wait_before(); // blocks of W do not change
     const u32 packs = a.cols / 8;
-    NO_UNROLL for (u32 base = 32 * warp(); base < packs; base += threads()) {
+    if (a.norm.x) norm_row(a.norm, a.cols, block() == 0, [&](u32 pack, const Pack<bf16, 8> &v, bool live) { round_pack<BySpan>(x, pack, v.v, live); });
+    else NO_UNROLL for (u32 base = 32 * warp(); base < packs; base += threads()) {
         const u32 pack = base + l;
         u32x4 v = {};
         if (pack < packs) v = load16((const bf16 *)a.x + 8 * (u64)pack);
