@@ -70,7 +70,7 @@ func answers(x []float32) (want []float64) {
 // full, of sums in parts, of both gradients, and one row. They are the kernels that the device takes: wide tiles on a
 // card.
 func (d *Device) probeProducts(s *Stream) error {
-	const m, n, k = 70, 67, 516 // of one row of 516 columns, a card's 128 lanes have sums to add, four times 32
+	const m, n, k = 70, 67, 516 // columns enough that 128 lanes of a card share one row
 	temp := func(rows, cols int) device.Tensor { return s.Temp("probe", device.Scratch, tensor.F32, rows, cols) }
 	x, w, y, dx, dw, row := temp(m, k), temp(n, k), temp(m, n), temp(m, k), temp(n, k), temp(1, n)
 	defer s.Release(x, w, y, dx, dw, row)
