@@ -2,6 +2,9 @@
 // takes every piece of its rows whose number is its own modulo args.team, a power of two from 8 to 128. The sums of a team are
 // added as a tree. row_sums, of each form, returns a lane's sums of the four rows from `row` on; vectors of four are of
 // these rows. What is read of them at a time is read before it is used, so that a lane waits for memory once.
+//
+// Cards look up eight lanes' 16 bytes at a time, each line of 128 bytes for itself. Lanes of blocks are far apart in x, so that
+// of eight lanes ABREAST, from as many teams, read the same of it.
 
 var<workgroup> sums: array<vec4<f32>, 128>;
 
@@ -21,12 +24,19 @@ fn store(row: u32, sum: f32) {
 }
 
 fn sum_row(group: u32, lane: u32) {
-  let member = lane % args.team;
-  let row = (group * (128u / args.team) + lane / args.team) * 4u;
+  let teams = 128u / args.team;
+  let abreast = min(ABREAST, teams);
+  let near = 8u / abreast; // members of a team in eight lanes
+  let rest = args.team / near;
+  let team = lane % 8u / near + abreast * (lane / 8u / rest);
+  let place = lane % near + near * (lane / 8u % rest);
+  let first = (group * teams + team) * 4u;
   var s = vec4<f32>();
-  if (row < args.n) { s = row_sums(row, member); }
-  sums[lane] = s;
+  if (first < args.n) { s = row_sums(first, place); }
+  sums[team * args.team + place] = s;
   workgroupBarrier();
+  let member = lane % args.team;
+  let row = (group * teams + lane / args.team) * 4u;
   for (var half = args.team / 2u; half > 0u; half = half / 2u) {
     if (member < half) { sums[lane] += sums[lane + half]; }
     workgroupBarrier();

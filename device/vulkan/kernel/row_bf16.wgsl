@@ -2,6 +2,8 @@
 //apr:lanes 128
 //apr:include row
 
+const ABREAST: u32 = 1u;
+
 // y = w·x + bias, or added to y, of one row of x; w in bfloat16, columns a multiple of 8. A piece is 8 columns, and a lane has two
 // at a time, of which the second one may count nothing.
 

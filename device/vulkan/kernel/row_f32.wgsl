@@ -2,6 +2,8 @@
 //apr:lanes 128
 //apr:include row
 
+const ABREAST: u32 = 1u;
+
 // y = w·x + bias, or added to y, of one row of x; w in float32, columns a multiple of 4. A piece is 4 columns, and a lane has two
 // at a time, of which the second one may count nothing.
 

@@ -2,6 +2,8 @@
 //apr:lanes 128
 //apr:include row codes
 
+const ABREAST: u32 = 4u;
+
 // y = w·x + bias, or added to y, of one row of x; w in Q4_K (see weight_q4_k). A piece is 32 bytes of a block: the low nibbles are
 // a group of 32 columns, the high ones the group behind it. Of each a lane sums Σqx and has Σx for all rows, so that the scale
 // and the minimum are multiplied once.

@@ -2,6 +2,8 @@
 //apr:lanes 128
 //apr:include row codes
 
+const ABREAST: u32 = 4u;
+
 // y = w·x + bias, or added to y, of one row of x; w in Q6_K (see weight_q6_k). A piece is 16 columns in each quarter of a half
 // block: 32 bytes of low nibbles and 16 of upper bits, with four scales.
 

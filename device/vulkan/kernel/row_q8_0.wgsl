@@ -2,6 +2,8 @@
 //apr:lanes 128
 //apr:include row codes
 
+const ABREAST: u32 = 4u;
+
 // y = w·x + bias, or added to y, of one row of x; w in Q8_0 (see weight_q8_0). A piece is a block.
 
 // 16 columns: four words of each row a, b, c, d.
