@@ -144,8 +144,8 @@ template <int N> struct Stage {
             const u32 t = i & 3, unit = (i >> 3 & 1) | (i >> 3 & 6), token = (i >> 2 & 1) | (i >> 6) << 1;
             const u32 c = D::halves ? (t & 2) << 3 | (unit & 6) << 1 | (t & 1) << 1 | (unit & 1) : t << 3 | unit, column = 256 * span + 8 * c;
             const bool there = !D::partial || column < a.cols;
-            const bf16 *from = (const bf16 *)a.x + (token < a.tokens ? token : 0) * a.x_stride + (there ? column : 0);
-            copy_async16(x + 16 * ((unit * N + token / 8) * 32 + 4 * (token % 8) + t), from, there);
+            const bf16 *from = (const bf16 *)a.x + token * a.x_stride + (there ? column : 0);
+            if (token < a.tokens) copy_async16(x + 16 * ((unit * N + token / 8) * 32 + 4 * (token % 8) + t), from, there);
         }
     }
 };
@@ -172,10 +172,10 @@ template <u32 BYTES, bool PARTIAL = false> struct TileRing {
         if (p.there) bulk_wait(filled + turn, parity);
         return slots + turn * a.pitch + lead_of(p, span);
     }
-    // advance goes on to the next span; this one, which every lane has read, gives its place to span `later`.
-    APR_METHOD void advance(const TilesArgs &a, const Tile &p, u32 later, u32 end) {
+    // advance goes on to the next span; this one, which every lane has read, gives its place to span `later`, if there is.
+    APR_METHOD void advance(const TilesArgs &a, const Tile &p, u32 later, bool is) {
         sync_warp();
-        if (p.there && later < end) fill(a, p, later, turn);
+        if (p.there && is) fill(a, p, later, turn);
         if (++turn == a.stages) turn = 0, parity ^= 1;
     }
 };

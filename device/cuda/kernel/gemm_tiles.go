@@ -216,7 +216,7 @@ func (a *tilesArgs) join(q Queue, module, name string) {
 	q.Launch(Launch{Module: module, Kernel: name, Grid: grid, Block: 256, Args: unsafe.Pointer(a)})
 }
 
-// tilesShape is how a product is cut. Bits depend on the shares of a row's spans alone.
+// tilesShape is how a product is cut. Bits depend on the shares of a row's spans and, if it is wide, on the block.
 type tilesShape struct {
 	columns       int // blocks of 8 columns of B: 1, 4 or 8
 	warps         int // of a block, a tile each; of gate and of up in turns

@@ -123,12 +123,12 @@ template <int N> struct Chunk {
         const u32 i = thread() & 63, t = i & 3, unit = (i >> 3 & 1) | (i >> 3 & 6), step = threads() >> 6;
         const u32 c = halves ? (t & 2) << 3 | (unit & 6) << 1 | (t & 1) << 1 | (unit & 1) : t << 3 | unit;
         if (thread() >= step << 6) return;
-        NO_UNROLL for (u32 span = first; span < end; span++) {
+        const u32 n = end - first;
+        u32 span = first + block() % n; // blocks that read the same at the same time wait for each other
+        NO_UNROLL for (u32 k = 0; k < n; k++, span = span + 1 < end ? span + 1 : first) {
             u8 *to = x + (span - first) * x_bytes + 16 * (unit * N * 32 + t);
-            NO_UNROLL for (u32 token = (i >> 2 & 1) + 2 * (thread() >> 6); token < 8 * N; token += 2 * step) {
-                const u32 row = token < a.tokens ? token : 0; // what becomes of rows that are not there is not written
-                copy_async16(to + 512 * (token >> 3) + 64 * (token & 7), (const bf16 *)a.x + row * a.x_stride + 256 * span + 8 * c);
-            }
+            NO_UNROLL for (u32 token = (i >> 2 & 1) + 2 * (thread() >> 6); token < a.tokens; token += 2 * step)
+                copy_async16(to + 512 * (token >> 3) + 64 * (token & 7), (const bf16 *)a.x + token * a.x_stride + 256 * span + 8 * c);
         }
     }
     // add_up makes 8·Xg of `spans` spans. A warp has two times 8 rows of x, which are the rows of A here; columns of B
@@ -219,7 +219,7 @@ template <class C, int N> APR_DEVICE void sum_codes(const TilesArgs &a, const Ti
         NO_UNROLL for (; p.there && span < end; span += a.split) {
             const u8 *w = ring.wait(a, p, span);
             multiply_codes<C, N>(acc, now.x + (span - first) * Chunk<N>::x_bytes, now.sums + (span - first) * Chunk<N>::sum_bytes, w);
-            ring.advance(a, p, span + a.stages * a.split, s.end);
+            ring.advance(a, p, span + a.stages * a.split, span + a.stages * a.split < s.end);
         }
         if (end == s.end) break;
         sync_block(); // the chunk has been read

@@ -31,10 +31,10 @@ struct XOfSpan {
     // fill begins to copy it, chunk t being of lane t of four. Zeros stand for columns that are not there; what becomes
     // of rows that are not is not written.
     template <class D> APR_METHOD static void fill(const TilesArgs &a, u8 *x, u32 span) {
-        if (thread() >= X_THREADS) return;
         const XOfSpan of;
+        if (of.token >= a.tokens) return;
         const u32 first = D::halves ? (of.unit & 6) << 1 | (of.unit & 1) : of.unit;
-        const bf16 *from = (const bf16 *)a.x + (of.token < a.tokens ? of.token : 0) * a.x_stride + 256 * span + 8 * first;
+        const bf16 *from = (const bf16 *)a.x + of.token * a.x_stride + 256 * span + 8 * first;
         UNROLL for (u32 t = 0; t < 4; t++) {
             const u32 after = D::halves ? (t & 2) << 6 | (t & 1) << 4 : t << 6; // columns
             if constexpr (D::partial) {
@@ -42,7 +42,6 @@ struct XOfSpan {
                 copy_async16(of.chunk(x, t), there ? from + after : (const bf16 *)a.x, there);
             } else copy_async16(of.chunk(x, t), from + after);
         }
-        copy_async_commit();
     }
     // turn puts the two values of each lane that meet in a product side by side, once the thread's copies have come.
     APR_METHOD static void turn(u8 *x) {
@@ -71,30 +70,37 @@ template <class D> APR_DEVICE void multiply_wide(float (&acc)[32], u32 x, const 
     }
 }
 
-// sum_wide adds up the block's spans. x of two is in shared memory, before the rings of W.
+// sum_wide adds up the block's spans. x of two is in shared memory, before the rings of W. Blocks begin at different
+// spans: those that read the same x at the same time wait for each other.
 template <class D> APR_DEVICE void sum_wide(const TilesArgs &a, const Tile &p, u8 *shared, float (&acc)[32]) {
     const Spans s = spans_of(a);
+    const u32 n = s.end - s.first, turned = block() % n;
+    auto at = [&](u32 i) { return s.first + (i + turned < n ? i + turned : i + turned - n); };
     TileRing<D::bytes, D::partial> ring(a, shared + 2 * X_BYTES);
     NO_UNROLL for (u32 i = 0; i < a.stages; i++)
-        if (p.there && s.first + i < s.end) ring.fill(a, p, s.first + i, i);
+        if (p.there && i < n) ring.fill(a, p, at(i), i);
     wait_before(); // blocks of W do not change
-    auto panels = [&](u32 span) { return shared + ((span - s.first) & 1) * X_BYTES; };
-    auto arrive = [&](u32 span) {
-        if (span >= s.end) return;
-        copy_async_wait<0>();
-        XOfSpan::turn(panels(span));
+    auto panels = [&](u32 i) { return shared + (i & 1) * X_BYTES; };
+    auto ask = [&](u32 i) {
+        if (i < n) XOfSpan::fill<D>(a, panels(i), at(i));
+        copy_async_commit();
     };
-    XOfSpan::fill<D>(a, panels(s.first), s.first);
-    arrive(s.first);
-    NO_UNROLL for (u32 span = s.first; span < s.end; span++) {
+    auto arrive = [&](u32 i) {
+        copy_async_wait<0>();
+        if (i < n) XOfSpan::turn(panels(i));
+    };
+    ask(0);
+    arrive(0);
+    NO_UNROLL for (u32 i = 0; i < n; i++) {
         sync_block(); // x of the span is there for all, and that of the one before has been read
-        if (span + 1 < s.end) XOfSpan::fill<D>(a, panels(span + 1), span + 1);
+        ask(i + 1);
         if (warp() < a.warps) {
-            multiply_wide<D>(acc, shared_address(panels(span)), ring.wait(a, p, span), D::partial ? (u32)min_of(8, a.cols / 32 - 8 * span) : 8);
-            arrive(span + 1);
+            const u32 span = at(i);
+            multiply_wide<D>(acc, shared_address(panels(i)), ring.wait(a, p, span), D::partial ? (u32)min_of(8, a.cols / 32 - 8 * span) : 8);
+            arrive(i + 1);
             wait_products<0>(acc);
-            ring.advance(a, p, span + a.stages, s.end);
-        } else arrive(span + 1);
+            ring.advance(a, p, at(i + a.stages), i + a.stages < n);
+        } else arrive(i + 1);
     }
 }
 
