@@ -171,6 +171,10 @@ func (l *leg) mayContinue(st state, from string) error {
 	if st.Schema != checkpointSchema && !slices.Contains(olderSchemas, st.Schema) {
 		return fault.In(fault.Format, from, "is a checkpoint of schema %q; this program reads %s", st.Schema, checkpointSchema).WithID("E-CKPT-009")
 	}
+	if st.Leg != l.name { // not even with --allow-changed: it is another student
+		return fault.In(fault.Invalid, from, "is a checkpoint of leg %q, not of %q", st.Leg, l.name).
+			WithHint("put the folders of checkpoints back where they were").WithID("E-CKPT-003")
+	}
 	diff, err := l.changes(st)
 	if err != nil {
 		return err

@@ -136,6 +136,10 @@ func TestResumeIdentity(t *testing.T) {
 			c.AllowChanged = true
 			editState(t, checkpoint, func(st map[string]any) { st["schema"] = "apr.checkpoint/2" })
 		}, 0, ""},
+		{"another leg's checkpoint", func(c *Config) {
+			c.AllowChanged = true
+			editState(t, checkpoint, func(st map[string]any) { st["leg"] = "control" })
+		}, fault.Invalid, `is a checkpoint of leg "control", not of "student"`},
 		{"a newer checkpoint", func(c *Config) {
 			c.AllowChanged = true
 			editState(t, checkpoint, func(st map[string]any) { st["schema"] = "apr.checkpoint/9" })

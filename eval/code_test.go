@@ -2,6 +2,7 @@ package eval_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"math"
 	"math/big"
@@ -177,6 +178,38 @@ func TestGoPrograms(t *testing.T) {
 			}
 			if k := fault.KindOf(got.Err()); k != kind {
 				t.Errorf("error %v, want kind %v", got.Err(), kind)
+			}
+		})
+	}
+}
+
+// A file of Go may have comments before it says its package, and so may tests.
+func TestGoFileBegins(t *testing.T) {
+	for _, begin := range []string{
+		"// Package main adds.\npackage main\n", "/* two\nlines */ package main\n", "//go:build linux\n\npackage main\n",
+		"\ufeffpackage main\n", "", "// add adds.\n", "\n\tpackage main\n",
+	} {
+		t.Run(begin, func(t *testing.T) {
+			contracttest.Cases(t, 1)
+			line, err := json.Marshal(map[string]string{
+				"prompt": begin + "func add(a, b int) int {\n", "entry_point": "add", "language": "go",
+				"test": begin + "func check() {\n\tif add(2, 3) != 5 {\n\t\tpanic(\"not 5\")\n\t}\n}\n",
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			problems := read(t, "code", string(line)+"\n")
+			r := programs(t, problems)
+			if r == nil {
+				return
+			}
+			ask := script{"func add": "\treturn a + b\n}\n"}
+			got, err := eval.RunCode(context.Background(), problems, 1, ask, r, func() {})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if p := got.Problems[0]; p.Passed != 1 {
+				t.Errorf("%+v", p)
 			}
 		})
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"go/parser"
 	"go/token"
+	"go/version"
 	"io"
 	"maps"
 	"os"
@@ -27,15 +28,13 @@ import (
 // of the user, no cache that one program could fill for another.
 type goTools struct {
 	command, compile, link string
+	language               string            // its version that programs are written in, the toolchain's: go1.26
 	settings               string            // -X for the linker: the GODEBUG that go build gives to a module of this version
 	std                    map[string]bool   // packages that a program may import
 	archives               map[string]string // copies of compiled packages, by import path
 	asked                  map[string]bool   // packages whose archives, and those of all that they import, are there
 	dir                    string            // of the copies
 }
-
-// goVersion is the version of the language that programs are written in.
-const goVersion = "1.21"
 
 // buildLimits bound the compiler and the linker.
 var buildLimits = sandbox.Limits{Time: 2 * time.Minute, Memory: 2 << 30, FileBytes: 256 << 20, Files: 256}
@@ -57,12 +56,31 @@ func findGo(ctx context.Context) (g *goTools, err error) {
 	if err := os.Chmod(g.dir, 0o755); err != nil { // for the user that programs run as
 		return nil, fault.New(fault.IO, "no directory for Go's library").Because(err)
 	}
-	for name, text := range map[string]string{"go.mod": "module program\n\ngo " + goVersion + "\n", "main.go": "package main\n\nfunc main() {}\n"} {
+	if g.language, err = g.newest(ctx); err != nil {
+		return nil, err
+	}
+	module := "module program\n\ngo " + strings.TrimPrefix(g.language, "go") + "\n"
+	for name, text := range map[string]string{"go.mod": module, "main.go": "package main\n\nfunc main() {}\n"} {
 		if err := os.WriteFile(filepath.Join(g.dir, name), []byte(text), 0o600); err != nil {
 			return nil, fault.New(fault.IO, "no directory for Go's library").Because(err)
 		}
 	}
 	return g, g.ask(ctx)
+}
+
+// newest returns the version of the language that the toolchain knows, such as go1.26.
+func (g *goTools) newest(ctx context.Context) (string, error) {
+	says, err := g.run(ctx, "env", "GOVERSION")
+	if err != nil {
+		return "", err
+	}
+	for _, word := range strings.Fields(says) { // a development version says: devel go1.27-...
+		if lang := version.Lang(strings.SplitN(word, "-", 2)[0]); lang != "" {
+			return lang, nil
+		}
+	}
+	return "", fault.New(fault.Unavailable, "%s does not say which version of Go it is: %q", g.command,
+		strings.TrimSpace(says)).WithID("E-EVAL-034")
 }
 
 // ask fills what the go command knows before a program is seen.
@@ -180,7 +198,7 @@ func (g *goTools) build(ctx context.Context, box *sandbox.Box, dir string, files
 	if s := strings.TrimSpace(g.settings); s != "" {
 		link = append(link, "-X=runtime.godebugDefault="+s)
 	}
-	compile := []string{g.compile, "-p", "main", "-lang=go" + goVersion, "-complete", "-pack", "-nolocalimports", "-importcfg", "compile.cfg", "-o", "main.a"}
+	compile := []string{g.compile, "-p", "main", "-lang=" + g.language, "-complete", "-pack", "-nolocalimports", "-importcfg", "compile.cfg", "-o", "main.a"}
 	for _, name := range names {
 		compile = append(compile, "./"+name)
 	}

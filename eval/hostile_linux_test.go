@@ -262,7 +262,9 @@ var honest = []struct{ name, imports, body string }{
 		if !regexp.MustCompile("^{.x.:5").Match(text) { return errors.New(string(text)) }
 		var b bytes.Buffer; return template.Must(template.New("").Parse("{{.}}")).Execute(&b, 5)`},
 	{"language of the version", "errors", `var f []func() int; for i := 0; i < 3; i++ { f = append(f, func() int { return i }) }
-		if f[0]() != 3 { return errors.New("variables of loops are those of a later version") }; return nil`},
+		if f[0]() != 0 { return errors.New("variables of loops are those of an earlier version") }
+		n := 0; for i := range 3 { n += i }; for x := range func(yield func(int) bool) { _ = yield(4) && yield(5) } { n += x }
+		if n != 12 { return errors.New("ranges") }; return nil`},
 }
 
 // What honest programs do still works, in all three walls.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"go/parser"
+	"go/scanner"
 	"go/token"
 	"os/exec"
 	"strings"
@@ -155,9 +156,11 @@ func lastLine(r sandbox.Result) string {
 	return strings.TrimSpace(fmt.Sprintf("exit %d: %s", r.Exit, last))
 }
 
-// goFile makes source a file of package main.
+// goFile makes source a file of package main. A file that says its package may have comments before that.
 func goFile(source string) string {
-	if strings.HasPrefix(strings.TrimLeft(source, " \t\r\n"), "package ") {
+	var s scanner.Scanner
+	s.Init(token.NewFileSet().AddFile("", -1, len(source)), []byte(source), func(token.Position, string) {}, 0)
+	if _, first, _ := s.Scan(); first == token.PACKAGE {
 		return source
 	}
 	return "package main\n\n" + source
