@@ -198,7 +198,10 @@ func (g *goTools) build(ctx context.Context, box *sandbox.Box, dir string, files
 	if s := strings.TrimSpace(g.settings); s != "" {
 		link = append(link, "-X=runtime.godebugDefault="+s)
 	}
-	compile := []string{g.compile, "-p", "main", "-lang=" + g.language, "-complete", "-pack", "-nolocalimports", "-importcfg", "compile.cfg", "-o", "main.a"}
+	compile := []string{
+		g.compile, "-p", "main", "-lang=" + g.language, "-complete", "-pack", "-nolocalimports",
+		"-importcfg", "compile.cfg", "-o", "main.a",
+	}
 	for _, name := range names {
 		compile = append(compile, "./"+name)
 	}
