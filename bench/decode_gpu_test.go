@@ -67,7 +67,7 @@ func logitsOf(t *testing.T, c arch.Config, scheme convert.Scheme, overlap bool, 
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := withoutDecode{d.NewStream()}
+	s := byOperation(d.NewStream())
 	cache := m.NewCache(positions)
 	hidden := d.Alloc("hidden", device.Activations, d.Info().Activations, 1, c.Hidden)
 	ids := d.Alloc("ids", device.Batch, tensor.I32, 1, 1)

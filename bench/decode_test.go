@@ -25,8 +25,18 @@ import (
 	"apr/tensor"
 )
 
-// withoutDecode is a stream whose layers are run operation by operation.
-type withoutDecode struct{ device.Stream }
+// withoutDecode is a stream whose layers are run operation by operation; products make the norms that they read.
+type withoutDecode struct {
+	device.Stream
+	device.NormReader
+}
+
+func byOperation(s device.Stream) device.Stream {
+	if reads, ok := s.(device.NormReader); ok {
+		return withoutDecode{s, reads}
+	}
+	return s // of a device that has no other way
+}
 
 // TestDecodeAgrees: all layers as one launch are as close to a CPU with float32 as operation by operation, for every logit
 // of several positions, in all types of blocks, with shapes that divide nothing evenly, and with keys in several shares.
@@ -259,7 +269,7 @@ func decoded(t *testing.T, d device.Device, f model.Weights, prompt int, togethe
 	if _, ok := s.(device.Decoder); together && !ok {
 		t.Fatal("the device decodes operation by operation only")
 	} else if !together {
-		s = withoutDecode{s}
+		s = byOperation(s)
 	}
 	const positions = 6
 	cache := m.NewCache(prompt + positions)

@@ -46,7 +46,7 @@ func TestFewPositions(t *testing.T) {
 		for _, n := range []int{2, 8, 9, 33, 64} {
 			want := prompt(t, onCPU, exact.NewStream(), n, 0)
 			first := prompt(t, inTiles, s, n, 0)
-			direct, apart := distance(first, want), distance(prompt(t, expanded, withoutDecode{s}, n, 0), want)
+			direct, apart := distance(first, want), distance(prompt(t, expanded, byOperation(s), n, 0), want)
 			t.Logf("%v, %d positions: relative error %.5f in tiles, %.5f otherwise", scheme, n, direct, apart)
 			if limit := max(1.15*apart, 0.01); !(direct <= limit) || direct == 0 {
 				t.Errorf("%v, %d positions: relative error %.5f in tiles, %.5f otherwise", scheme, n, direct, apart)
@@ -78,7 +78,7 @@ func TestFewPositionsIDs(t *testing.T) {
 			}
 			s := device.Stream(d.NewStream())
 			if !tiles {
-				s = withoutDecode{s}
+				s = byOperation(s)
 			}
 			r, err := generate.Generate(t.Context(), m, s, make([]int32, n), o, nil)
 			if err != nil {
