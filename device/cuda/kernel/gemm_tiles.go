@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"sync"
 	"unsafe"
 
 	"apr/tensor"
@@ -184,7 +185,7 @@ func (a *tilesArgs) launch(q Queue, parts []Blocks) {
 		a.launchCodes(q, parts)
 		return
 	}
-	s := shapeTiles(parts, int(a.tokens), a.product != 0, q.Multiprocessors())
+	s := shapeOf(&tilesShapes, shapeTiles, parts, int(a.tokens), a.product != 0, q.Multiprocessors())
 	a.stages, a.pitch, a.shares, a.warps = uint32(s.stages), uint32(s.pitch), uint32(s.shares), uint32(s.warps)
 	threads := 32 * s.warps
 	if s.wide() {
@@ -265,6 +266,36 @@ func (s tilesShape) span(size int) float64 {
 	}
 	busy := ceil(s.warps, 4) * max(tilesDecode+s.columns*tilesIssue, s.columns*tilesProduct)
 	return float64(max(s.pitch/tilesBytes, tilesAlone+s.columns*tilesProduct, busy))
+}
+
+// cut is what the shape of a product depends on.
+type cut struct {
+	parts [tilesParts]struct {
+		dtype      tensor.DType
+		rows, cols int
+	}
+	tokens, multiprocessors int
+	gated                   bool
+}
+
+// Shapes by cut: finding one takes the host up to ten times as long as a launch.
+var tilesShapes, codesShapes sync.Map
+
+// shapeOf returns what find does, from m when it was asked for before.
+func shapeOf[S any](
+	m *sync.Map, find func(parts []Blocks, tokens int, gated bool, multiprocessors int) S,
+	parts []Blocks, tokens int, gated bool, multiprocessors int,
+) S {
+	key := cut{tokens: tokens, multiprocessors: multiprocessors, gated: gated}
+	for i, w := range parts {
+		key.parts[i].dtype, key.parts[i].rows, key.parts[i].cols = w.Type, w.Rows, w.Cols
+	}
+	if s, ok := m.Load(key); ok {
+		return s.(S)
+	}
+	s := find(parts, tokens, gated, multiprocessors)
+	m.Store(key, s)
+	return s
 }
 
 // shapeTiles chooses warps and shares so that the busiest multiprocessor has the least to do by a rough model: its

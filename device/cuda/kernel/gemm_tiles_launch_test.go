@@ -32,6 +32,9 @@ func TestCodesShape(t *testing.T) {
 						if c.split > c.spans || gated && c.warps/c.split%2 != 0 {
 							t.Errorf("%s: warps of a tile", name)
 						}
+						if c.split > 1 && (n > 8 || c.chunk < c.spans) {
+							t.Errorf("%s: warps have a tile together", name)
+						}
 						if c.shared() > tilesShared || c.pitch%tilesAlign != 0 || c.pitch < size {
 							t.Errorf("%s: shared memory", name)
 						}
