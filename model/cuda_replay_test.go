@@ -79,7 +79,7 @@ func TestCUDAReplay(t *testing.T) {
 			if !strings.Contains(one.how, "launch by launch, as asked") || !strings.Contains(graph.how, "as a CUDA graph of ") {
 				t.Errorf("%s: %q; %q", compute, one.how, graph.how)
 			}
-			if !(graph.launches <= 11 && graph.sets > 0 && one.launches >= 4*graph.launches) {
+			if !(graph.launches <= 10 && graph.sets > 0 && one.launches >= 4*graph.launches) {
 				t.Errorf("%s: %d launches a position, %d as a graph", compute, one.launches, graph.launches)
 			}
 			t.Logf("%s: %d layers, %d launches a position one by one; %d and %d kernels with new arguments as a graph: %s", compute, len(f.config.Layers),
@@ -120,11 +120,11 @@ func familyDir(t *testing.T, name string) string {
 	return dirs[i]
 }
 
-// TestCUDAFewLaunches: a position of a model with experts, whose heads are wide enough for one kernel, is seven
-// launches a layer, eight with sinks, and gives what one pass over all positions gives.
+// TestCUDAFewLaunches: a position of a model with experts, whose heads are wide enough for one kernel, is eight
+// launches a layer, nine with sinks, and gives what one pass over all positions gives.
 func TestCUDAFewLaunches(t *testing.T) {
 	openEmulator(t)
-	for name, perLayer := range map[string]int64{"qwen 3 with experts": 7, "gpt-oss": 8} {
+	for name, perLayer := range map[string]int64{"qwen 3 with experts": 8, "gpt-oss": 9} {
 		c := randomFamily(t, name, 1, 1).config
 		c.Hidden = 64
 		for i := range c.Ropes {
@@ -153,8 +153,8 @@ func TestCUDAFewLaunches(t *testing.T) {
 			_, err := s.Wait(t.Context())
 			must(t, err)
 			after := d.Stats()
-			layers := int64(len(c.Layers)) // of each, all 6 products are counted as launches too
-			n := after.Launches - before.Launches + after.Products - before.Products - 6*layers
+			layers := int64(len(c.Layers)) // of each, 4 products are counted as launches too: of experts and their router
+			n := after.Launches - before.Launches + after.Products - before.Products - 4*layers
 			if i > 0 && n > perLayer*layers+4 {
 				t.Errorf("%s: %d launches and products of %d layers", name, n, layers)
 			}

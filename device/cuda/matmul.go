@@ -34,14 +34,8 @@ func (s *Stream) MatMul(y, x device.Tensor, w device.Weight, bias device.Tensor,
 	case m.parts != nil:
 		s.matMulBlocks(y, x, m, bias, add)
 		return
-	case widens(y, x):
-		s.matMulPlain(kernel.GemvPlain, y, x, t.RowRange(0, y.Cols), bias, add)
-		return
-	case kernel.GemvRowServes(mat(x), mat(t)) && y.Cols > 0:
-		row := func(q kernel.Queue, y, x, w, bias kernel.Mat, add bool) {
-			kernel.GemvRow(q, y, x, w, bias, add, kernel.Normed{})
-		}
-		s.matMulPlain(row, y, x, t.RowRange(0, y.Cols), bias, add)
+	case x.DType == tensor.BF16 && y.DType == tensor.F32 && kernel.GemvWideServes(mat(x), y.Cols):
+		s.matMulWide(y, x, t.RowRange(0, y.Cols), bias, add)
 		return
 	}
 	s.eachNarrow(x, func(lo, hi int) {
@@ -55,19 +49,12 @@ func (s *Stream) MatMul(y, x device.Tensor, w device.Weight, bias device.Tensor,
 	})
 }
 
-// widens reports whether few rows are multiplied with the few rows of a router.
-func widens(y, x device.Tensor) bool {
-	return x.DType == tensor.BF16 && y.DType == tensor.F32 && kernel.GemvWideServes(mat(x), y.Cols)
-}
-
-// matMulPlain is MatMul of few rows by a kernel that reads the values of the matrix as they are.
-func (s *Stream) matMulPlain(
-	product func(q kernel.Queue, y, x, w, bias kernel.Mat, add bool), y, x, w, bias device.Tensor, add bool,
-) {
+// matMulWide is MatMul of few rows with the few rows of a router, whose values are read as they are.
+func (s *Stream) matMulWide(y, x, w, bias device.Tensor, add bool) {
 	if o := s.begin("MatMul", y, x, w, bias); o != nil {
 		o.sized(y.Rows, y.Cols, x.Cols)
 		s.dev.counts.products.Add(1)
-		product(o, mat(y), mat(x), mat(w), mat(bias), add)
+		kernel.GemvPlain(o, mat(y), mat(x), mat(w), mat(bias), add)
 		o.end()
 	}
 }

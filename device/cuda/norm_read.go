@@ -41,13 +41,7 @@ type normProduct func(q kernel.Queue, z kernel.Mat, n kernel.Normed, bias kernel
 // readsNorm returns the product that makes the norm that it reads, nil if there is none.
 func (w *weight) readsNorm(z device.Tensor, n device.Normed) normProduct {
 	switch {
-	case w.host != nil || w.fp8 != nil:
-	case w.parts == nil:
-		if t := mat(w.t.RowRange(0, z.Cols)); kernel.NormGemvServes(norm(n), t) && !widens(z, n.Y) {
-			return func(q kernel.Queue, z kernel.Mat, n kernel.Normed, bias kernel.Mat) {
-				kernel.GemvRow(q, z, n.Y, t, bias, false, n)
-			}
-		}
+	case w.parts == nil || w.host != nil || w.fp8 != nil:
 	case w.tiled:
 		if parts := w.blocks(z.Cols); kernel.NormTilesServes(norm(n), parts) {
 			return func(q kernel.Queue, z kernel.Mat, n kernel.Normed, bias kernel.Mat) {

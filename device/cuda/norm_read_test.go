@@ -68,7 +68,7 @@ func (b *few) launches(t *testing.T, f func()) int64 {
 }
 
 // TestNormRead: a product that makes the norm it reads has the bits of the norm and the product, and leaves the norm
-// to others.
+// to others; of a matrix that is not in blocks there is none.
 func TestNormRead(t *testing.T) {
 	findDriver(t)
 	d := open(t, cuda.Options{})
@@ -82,8 +82,7 @@ func TestNormRead(t *testing.T) {
 		bias     bool
 		launches int64
 	}{
-		{2880, []int{37}, []tensor.DType{bf16}, bf16, true, 1}, {72, []int{600}, []tensor.DType{bf16}, bf16, false, 1},
-		{5000, []int{300}, []tensor.DType{bf16}, tensor.F32, false, 1}, {1024, []int{9}, []tensor.DType{bf16}, bf16, true, 1},
+		{1024, []int{9}, []tensor.DType{bf16}, bf16, true, 0},
 		{512, []int{40, 8, 8}, []tensor.DType{q4, q4, q6}, bf16, true, 1},
 		{2304, []int{19}, []tensor.DType{q6}, bf16, false, 1},
 		{2048, []int{48, 16, 16}, []tensor.DType{q4, q4, q6}, bf16, true, 1},
@@ -111,12 +110,15 @@ func TestNormRead(t *testing.T) {
 				b.s.RMSNorm(wantY, none, none, x, none, weight, 1e-5)
 				b.s.MatMul(want, wantY, w, bias, false)
 				n := device.Normed{Y: y, X: x, W: weight, Eps: 1e-5}
-				if got := b.launches(t, func() {
-					if !b.s.NormMatMul(z, n, w, bias) {
-						t.Error("the device has no such operation")
-					}
-				}); got != c.launches {
+				ok := false
+				if got := b.launches(t, func() { ok = b.s.NormMatMul(z, n, w, bias) }); got != c.launches {
 					t.Errorf("%d launches, want %d", got, c.launches)
+				}
+				if ok != (c.launches > 0) {
+					t.Errorf("served: %v", ok)
+				}
+				if !ok {
+					continue
 				}
 				if !b.same(t, y, wantY) {
 					t.Errorf("the norm differs, in tiles %v", tiles)

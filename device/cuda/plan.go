@@ -85,7 +85,6 @@ type uses struct {
 	modules           map[string]bool // of attention, and those that are optional
 	blocks, fp8       bool
 	decode            bool // products of a few rows with blocks
-	rows              bool // products of one row with matrices that are not in blocks
 	tiles             bool // which are in tiles
 	generates, trains bool
 }
@@ -121,7 +120,6 @@ func (d *Device) usesOf(r *dry.Record) uses {
 				u.modules[m] = true
 			}
 		}
-		u.rows = u.rows || ofRow(o.Op)
 		u.fp8 = u.fp8 || o.FP8
 		u.trains = u.trains || o.Kind.Trains()
 	}
@@ -278,7 +276,7 @@ func (u *uses) needs(r manifest.Role) bool {
 	case manifest.Blocks:
 		return u.blocks
 	case manifest.FewRows:
-		return u.decode || u.generates || u.rows
+		return u.decode || u.generates
 	case manifest.FewRowBlocks:
 		return u.decode
 	case manifest.Tiles:
@@ -322,7 +320,7 @@ func (d *Device) shapes(r *dry.Record) (all []blas.Shape) {
 		}
 		switch c.Kind {
 		case device.OpMatMul, device.OpMatMulGLU:
-			if c.Direct || ofRow(c.Op) { // kernels of this program
+			if c.Direct { // kernels of this program
 				continue
 			}
 			if c.FP8 {
@@ -349,12 +347,6 @@ func (d *Device) shapes(r *dry.Record) (all []blas.Shape) {
 		all = append(all, s)
 	}
 	return all
-}
-
-// ofRow reports whether a planned product is kernel.GemvRow's.
-func ofRow(o dry.Op) bool {
-	return o.Kind == device.OpMatMul && o.M == 1 && o.In == tensor.BF16 && o.Weight == tensor.BF16.String() &&
-		!o.FP8 && o.K > 0 && o.K%8 == 0
 }
 
 // plannedSlab returns how many rows of the matrix of a product are multiplied at a time.

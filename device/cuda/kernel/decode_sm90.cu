@@ -43,7 +43,6 @@ KERNEL(experts_gated_mxfp4_early, ExpertPairsArgs, 512, 2) { experts_gated<PairO
 KERNEL(experts_mix_mxfp4_early, ExpertMixedArgs, 512, 2) { experts_mix<PairOfMXFP4>(a); }
 KERNEL(gemv_bf16_bf16_wide_1_early, GemvArgs, 256, 4) { gemv_wide<bf16, bf16, 1>(a); }
 KERNEL(gemv_f32_bf16_wide_1_early, GemvArgs, 256, 3) { gemv_wide<float, bf16, 1>(a); }
-KERNEL(gemv_bf16_bf16_row_early, GemvRowArgs, 512, 2) { gemv_row<bf16>(a); }
 KERNEL(router_bf16_early, RouterArgs, 256, 2) { router<bf16>(a); }
 KERNEL(route_one_early, RouteArgs, 32, 1) { route_token(a); }
 KERNEL(finish_bf16_early, FinishArgs, 256, 1) { finish_heads(a); }

@@ -38,7 +38,6 @@ func TestOverlap(t *testing.T) {
 		ExpertsMixRows(&r, x, dense(tensor.BF16, 8, 512), e, Mat{}, dense(tensor.F32, 1, 8), routing, false)
 	}
 	norm := Normed{Y: x, X: dense(tensor.BF16, 1, 512), W: dense(tensor.F32, 1, 512), Eps: 1e-6}
-	GemvRow(&r, dense(tensor.BF16, 1, 640), x, dense(tensor.BF16, 640, 512), Mat{}, false, norm)
 	Router(&r, dense(tensor.F32, 1, 8), dense(tensor.F32, 1, 64), norm, dense(tensor.BF16, 64, 512), Mat{}, Mat{}, routing)
 	rotary := device.Rotary{HeadDim: 64, Table: frequencies(1e4, 64), SeqLen: 1}
 	Finish(&r, x, dense(tensor.BF16, 1, 256), dense(tensor.BF16, 1, 768), Mat{}, Mat{}, 64, 1e-6, rotary, 1<<20)

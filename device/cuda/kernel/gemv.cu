@@ -17,5 +17,4 @@ KERNEL(gemv_f32_bf16_wide_8, GemvArgs, 256, 2) { gemv_wide<float, bf16, 8>(a); }
 KERNEL(gemv_bf16_bf16_any, GemvArgs, 256, 4) { gemv_elements<bf16, bf16>(a); }
 KERNEL(gemv_f32_bf16_any, GemvArgs, 256, 4) { gemv_elements<float, bf16>(a); }
 
-KERNEL(gemv_bf16_bf16_row, GemvRowArgs, 512, 2) { gemv_row<bf16>(a); }
 KERNEL(router_bf16, RouterArgs, 256, 2) { router<bf16>(a); }

@@ -126,68 +126,6 @@ APR_DEVICE void fetch(const u8 *p, u64 bytes) {
     NO_UNROLL for (u64 at = 128 * thread(); at < bytes; at += 128 * threads()) prefetch(p + at);
 }
 
-struct GemvRowArgs {
-    GemvArgs a;
-    RowNorm norm;
-    u32 each; // columns of y of a block
-};
-
-// The same of one row and any number of rows of W: a block computes `each` columns of y, 8 at a time. A thread adds packs that stand
-// threads() apart, lanes are added as a butterfly, then warps in order: bits depend on the columns of W alone. With a norm x is
-// that, in the block's dynamic shared memory, where each thread reads what it wrote.
-template <class W> APR_DEVICE void gemv_row(const GemvRowArgs &r) {
-    DYNAMIC_SHARED(shared);
-    SHARED(float, part, 2 * 16 * 8);
-    const GemvArgs &a = r.a;
-    const u32 first = block() * r.each, count = (u32)min_of(r.each, a.rows - first), packs = a.cols / 8, l = lane();
-    let_next();
-    fetch(a.w + first * a.w_stride, (u64)min_of(count * a.w_stride, 128 << 10));
-    wait_before();
-    const bf16 *x = (const bf16 *)a.x;
-    if (r.norm.x) {
-        x = (const bf16 *)shared;
-        norm_row(r.norm, a.cols, block() == 0, [&](u32 pack, const Pack<bf16, 8> &v, bool live) {
-            if (live) store_pack((bf16 *)shared + 8 * pack, v);
-        });
-    }
-    u32 turn = 0;
-    NO_UNROLL for (u32 base = 0; base < count; base += 8, turn ^= 16 * 8) {
-        float sum[8] = {};
-        NO_UNROLL for (u32 pack = thread(); pack < packs; pack += threads()) {
-            Pack<W, 8> w[8];
-            Pack<bf16, 8> v;
-            float p[8], q[8];
-            const u8 *row = a.w + (first + base) * a.w_stride;
-            UNROLL for (u32 c = 0; c < 8; c++) { // beyond the block's columns the last one again
-                load_pack(w[c], (const W *)row + 8 * pack);
-                if (base + c + 1 < count) row += a.w_stride;
-            }
-            load_pack(v, x + 8 * pack);
-            widen(q, v);
-            UNROLL for (u32 c = 0; c < 8; c++) {
-                widen(p, w[c]);
-                UNROLL for (int e = 0; e < 8; e++) sum[c] = fma_rn(p[e], q[e], sum[c]);
-            }
-        }
-        UNROLL for (u32 n = 4; n; n /= 2) { // lane l keeps the sums of column l/4
-            const bool upper = l & 4 * n;
-            UNROLL for (u32 i = 0; i < n; i++) {
-                const float give = upper ? sum[i] : sum[i + n], keep = upper ? sum[i + n] : sum[i];
-                sum[i] = keep + shfl_xor(give, (int)(4 * n));
-            }
-        }
-        sum[0] += shfl_xor(sum[0], 2);
-        sum[0] += shfl_xor(sum[0], 1);
-        if (l % 4 == 0) part[turn + 8 * warp() + l / 4] = sum[0];
-        sync_block();
-        if (thread() < 8 && base + thread() < count) {
-            float all = 0;
-            NO_UNROLL for (u32 k = 0; k < threads() / 32; k++) all += part[turn + 8 * k + thread()];
-            finish_one(a, first + base + thread(), 0, all);
-        }
-    }
-}
-
 struct RouterArgs {
     GemvArgs a;
     RowNorm norm;

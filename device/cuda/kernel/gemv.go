@@ -17,13 +17,6 @@ type gemvArgs struct {
 	flags              uint32 // gemvAdd, gemvFloat
 }
 
-// gemvRowArgs is struct GemvRowArgs of gemv.cuh.
-type gemvRowArgs struct {
-	gemvArgs
-	norm rowNorm
-	each uint32
-}
-
 // routerArgs is struct RouterArgs of gemv.cuh.
 type routerArgs struct {
 	gemvArgs
@@ -128,41 +121,6 @@ func newGemv(y, x Mat, w Blocks, bias Mat, add bool) *gemvArgs {
 		a.flags |= gemvFloat
 	}
 	return a
-}
-
-// What speed alone depends on: see rowsBlocks.
-const (
-	gemvRowThreads = 512 // of a thread block at most
-	gemvRowBlocks  = 2   // of a multiprocessor
-)
-
-// GemvRowServes reports whether GemvRow takes these.
-func GemvRowServes(x, w Mat) bool {
-	return x.Rows == 1 && x.Cols > 0 && w.Rows > 0 && x.Type == tensor.BF16 && w.Type == tensor.BF16 &&
-		packWidth(w.Cols, w, x) == 8
-}
-
-// GemvRow is GemvPlain of one row of x and any number of rows of W, both bfloat16, each thread block having
-// neighbouring columns of y. With a norm x is norm.Y, which it makes and writes: see NormGemvServes. Bits depend on
-// the columns of W alone.
-func GemvRow(q Queue, y, x, w, bias Mat, add bool, norm Normed) {
-	need(GemvRowServes(x, w) && y.Cols > 0, "GemvRow", "types, shapes or alignment")
-	each := ceil(w.Rows, gemvRowBlocks*max(1, q.Multiprocessors()))
-	a := &gemvRowArgs{gemvArgs: *newGemv(y, x, plainBlocks(w), bias, add), each: uint32(each)}
-	l := Launch{
-		Module: gemvModule, Kernel: "gemv_bf16_bf16_row", Grid: [3]int{ceil(w.Rows, each), 1, 1},
-		Block: min(gemvRowThreads, ceil(x.Cols, 8*32)*32), Args: unsafe.Pointer(a),
-	}
-	if !norm.X.IsZero() {
-		need(NormGemvServes(norm, w), "GemvRow", "norm")
-		a.norm, l.Shared = norm.row(), 2*x.Cols
-	}
-	q.Launch(l)
-}
-
-// NormGemvServes reports whether GemvRow makes this norm.
-func NormGemvServes(norm Normed, w Mat) bool {
-	return GemvRowServes(norm.X, w) && norm.serves(gemvRowThreads)
 }
 
 // RouterServes reports whether Router takes these: W and the norm as GemvPlain and RMSNorm, experts as Route in one
