@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -102,6 +103,33 @@ func differences(was, is map[string]any) []string {
 		}
 	}
 	return out
+}
+
+// otherTeacher reports whether differences name the weights of a teacher.
+func otherTeacher(diff []string) bool {
+	return slices.ContainsFunc(diff, func(d string) bool {
+		return strings.HasPrefix(d, "inputs.teacher") && !strings.HasPrefix(d, "inputs.teacher_cache")
+	})
+}
+
+// longHash is a hash whose first digits say enough.
+var longHash = regexp.MustCompile(`([0-9a-f]{12})[0-9a-f]{20,}`)
+
+// inShort is a line of differences for a terminal; the events have them whole.
+func inShort(diff []string) string {
+	const most, longest = 8, 120
+	var out []string
+	for _, d := range diff[:min(len(diff), most)] {
+		d = strings.Replace(strings.Replace(longHash.ReplaceAllString(d, "$1…"), " was ", " ", 1), ", is ", " → ", 1)
+		if r := []rune(d); len(r) > longest {
+			d = string(r[:longest]) + "…"
+		}
+		out = append(out, d)
+	}
+	if more := len(diff) - most; more > 0 {
+		out = append(out, fmt.Sprintf("%d more, in events.jsonl", more))
+	}
+	return strings.Join(out, "; ")
 }
 
 // asMap returns the members of an object, or of a list by their numbers.

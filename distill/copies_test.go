@@ -32,7 +32,13 @@ var layerNumber = regexp.MustCompile(`layers\.\d+\.`)
 // reshapedCopy writes the test model with another configuration, and the values that belong to it.
 func reshapedCopy(t *testing.T, d tensor.DType, set func(*arch.Config), change func(name string, shape []int, values []float32) []float32) string {
 	t.Helper()
-	f := openModel(t, "../testdata/models/gosrc")
+	return reshapedCopyOf(t, "../testdata/models/gosrc", d, set, change)
+}
+
+func reshapedCopyOf(t *testing.T, path string, d tensor.DType, set func(*arch.Config),
+	change func(name string, shape []int, values []float32) []float32) string {
+	t.Helper()
+	f := openModel(t, path)
 	tok, err := f.Tokenizer()
 	if err != nil {
 		t.Fatal(err)

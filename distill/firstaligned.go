@@ -91,7 +91,7 @@ func (t *Trainer) acrossSpans(c *teacher.Chunks, b corpus.Batch) (r spansReading
 // computes, as far as that teaches. Likelihoods of spans tell equality alone: what they do not tell, and a teacher that
 // teaches at too few of the positions that were read, the embedding of equal tokens stands in for.
 func (l *leg) checkAligned(k int, of side, first firstReading) error {
-	if l.trainer.Optimizer.Applied != 1 {
+	if !l.firstApplied() {
 		return nil
 	}
 	switch r := first.overSpans; {

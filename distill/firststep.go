@@ -123,12 +123,23 @@ func (l *leg) readRoutes(ctx context.Context) error {
 	return nil
 }
 
-// readFirst reads the first batch before a step is applied. For a student that was given it fits the temperature of the
-// student's logits. If the run descends another divergence than forward KL at temperature 1, or trains with dropout, it
-// computes that one too, without dropout, which the step's record will not have. Each reading takes at most the time
-// and the memory of a step, once.
+// firstApplied reports whether the step that was applied last was the first with this teacher.
+func (l *leg) firstApplied() bool { return l.trainer.Optimizer.Applied == l.met+1 }
+
+// untaught says before what a first reading was made.
+func (l *leg) untaught(k int) string {
+	if l.met == 0 {
+		return "before any training"
+	}
+	return fmt.Sprintf("before step %d, the first with another teacher,", k)
+}
+
+// readFirst reads the first batch before a step with this teacher is applied. For a student that was given it fits the
+// temperature of the student's logits. If the run descends another divergence than forward KL at temperature 1, or
+// trains with dropout, it computes that one too, without dropout, which the step's record will not have. Each reading
+// takes at most the time and the memory of a step, once.
 func (l *leg) readFirst(ctx context.Context, b corpus.Batch) (r firstReading, err error) {
-	if l.trainer.Optimizer.Applied != 0 || l.teacher == nil || b.TargetCount() == 0 {
+	if l.trainer.Optimizer.Applied != l.met || l.teacher == nil || b.TargetCount() == 0 {
 		return r, nil
 	}
 	spec, drops := l.trainer.Loss.Spec, l.trainer.Student.Dropping()
@@ -180,13 +191,14 @@ func (t *Trainer) agreement(ctx context.Context, b corpus.Batch) (device.Scalars
 
 // checkFirst reports a student that agrees with the teacher before the first step although their values are different:
 // a copy that a comparison of values cannot see, such as one with its neurons in another order, or of other shapes. The
-// first step is that before which none was applied: one that is refused says nothing, and leaves the student as it was.
-// A divergence of nothing is told once, at whatever step: a run that goes on may have got another teacher.
+// first step is that before which none was applied, or none with this teacher where a run goes on with another one: a
+// step that is refused says nothing, and leaves the student as it was. A divergence of nothing is told once, at
+// whatever step.
 func (l *leg) checkFirst(k int, rec Record, first firstReading) error {
 	if l.teacher == nil || rec.Refused() {
 		return nil
 	}
-	if len(l.routes) > 0 && l.trainer.Optimizer.Applied == 1 {
+	if len(l.routes) > 0 && l.firstApplied() {
 		told := false
 		for _, at := range l.routes {
 			l.equal = false // it is told of each
@@ -249,7 +261,7 @@ func (l *leg) judgeFirst(k int, of side, first firstReading, positions int) erro
 			"the divergence of step %d%s is %.1e: before it the student gives the teacher's distribution; "+
 				"is it a copy of the teacher?", k, where, first.kl)
 	}
-	if l.trainer.Optimizer.Applied != 1 || !(first.top1 >= agreeingIDs) {
+	if !l.firstApplied() || !(first.top1 >= agreeingIDs) {
 		return nil
 	}
 	part, why := l.run.in.agreeingPart(of)
@@ -260,7 +272,7 @@ func (l *leg) judgeFirst(k int, of side, first firstReading, positions int) erro
 			first.kl, first.entropy, detail["temperature"] = t.kl, t.entropy, t.temperature
 			why = fmt.Sprintf(" once its logits are divided by %.2g%s", t.temperature, why)
 		case first.top1 >= agreeingFirst && positions >= fewPositions:
-			return l.sameFirstIDs(of, detail, first, positions)
+			return l.sameFirstIDs(k, of, detail, first, positions)
 		default:
 			return nil
 		}
@@ -268,9 +280,9 @@ func (l *leg) judgeFirst(k int, of side, first firstReading, positions int) erro
 	detail["kl"], detail["entropy"], detail["at_most"] = first.kl, first.entropy, part*first.entropy
 	return l.tell(of, runlog.FirstStepAgrees, detail,
 		"the student agrees with the teacher before it was trained"+why+": it may be a copy of it, or was made from it",
-		"before any training the student already agrees with the teacher: the same first id at %.0f %% of %d positions, "+
+		"%s the student already agrees with the teacher: the same first id at %.0f %% of %d positions, "+
 			"a divergence of %.2g nats, %.2g of the teacher's entropy%s; is it a copy in other shapes or types?",
-		100*first.top1, positions, first.kl, first.kl/first.entropy, why)
+		l.untaught(k), 100*first.top1, positions, first.kl, first.kl/first.entropy, why)
 }
 
 // alikeTable is the likeness of two embeddings, a mean cosine or a correlation of angles, from which a student of the
@@ -282,7 +294,7 @@ const alikeTable = 0.99
 // only, draws without entropies, draws at another temperature.
 func (l *leg) checkEmbedding(k int) error {
 	in := l.run.in
-	if l.trainer.Optimizer.Applied != 1 || in.kin == nil || !sameFrame(in.described(), in.studentConfig) {
+	if !l.firstApplied() || in.kin == nil || !sameFrame(in.described(), in.studentConfig) {
 		return nil
 	}
 	cosine, angles := float64(in.kin.Embedding), float64(in.kin.Angles)
@@ -300,13 +312,13 @@ func (l *leg) checkEmbedding(k int) error {
 const fewPositions = 8
 
 // sameFirstIDs reports a student that chooses the teacher's id nearly everywhere, with other probabilities.
-func (l *leg) sameFirstIDs(of side, detail map[string]any, first firstReading, positions int) error {
+func (l *leg) sameFirstIDs(k int, of side, detail map[string]any, first firstReading, positions int) error {
 	detail["kl"], detail["entropy"], detail["at_least"] = runlog.Number(first.kl), first.entropy, agreeingFirst
 	return l.tell(of, runlog.FirstStepAgrees, detail,
 		"the student chooses the teacher's first id before it was trained: it may be a copy of it, or was made from it",
-		"before any training the student already chooses the teacher's first id at %.0f %% of %d positions, though their "+
+		"%s the student already chooses the teacher's first id at %.0f %% of %d positions, though their "+
 			"probabilities differ (a divergence of %.2g nats); is it a copy with other logits?",
-		100*first.top1, positions, first.kl)
+		l.untaught(k), 100*first.top1, positions, first.kl)
 }
 
 // agreeingPart returns the part of the teacher's entropy up to which a student agrees, and what else than the

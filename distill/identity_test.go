@@ -138,6 +138,64 @@ func TestTeacherThatBecameTheStudent(t *testing.T) {
 	}
 }
 
+// A run that goes on beside a changed copy of its own student is told at the first step that is applied there, as a
+// first step is, and says what changed; one that goes on beside another model, or with another rate alone, is no copy.
+func TestTeacherThatTheStudentMetLate(t *testing.T) {
+	c := tinyConfig(t)
+	c.Steps, c.BatchSize = 60, 4
+	mustRun(t, c, 0)
+	louder := reshapedCopyOf(t, filepath.Join(c.Output, "student"), tensor.F32, func(*arch.Config) {},
+		func(name string, _ []int, v []float32) []float32 {
+			for i := range v {
+				if strings.Contains(name, "mlp") {
+					v[i] *= 1.02
+				}
+			}
+			return v
+		})
+	kept := c.Output + ".kept"
+	if err := os.CopyFS(kept, os.DirFS(c.Output)); err != nil {
+		t.Fatal(err)
+	}
+	for name, x := range map[string]struct {
+		change func(*Config)
+		says   string
+		agrees bool
+	}{
+		"its student":   {func(c *Config) { c.Teacher = louder }, "inputs.teacher ", true},
+		"another model": {func(c *Config) { c.Teacher = untrained(t, 3) }, "inputs.teacher ", false},
+		"a rate":        {func(c *Config) { c.LR = 2e-3 }, "learning_rate 0.01 → 0.002", false},
+	} {
+		contracttest.Cases(t, 1)
+		c := in(t, c)
+		if err := os.CopyFS(c.Output, os.DirFS(kept)); err != nil {
+			t.Fatal(err)
+		}
+		c.Steps, c.Resume, c.AllowChanged = 62, ResumeAuto, true
+		x.change(&c)
+		_, q, err := runOnce(t, c, 0, 0)
+		c.LR *= 2 // and on: the teacher is known by now
+		c.Steps++
+		if _, _, again := runOnce(t, c, 0, 0); err != nil || again != nil {
+			t.Fatal(err, again)
+		}
+		said := strings.Join(q.messages, "\n")
+		if !strings.Contains(said, "goes on although this differs from the checkpoint: ") ||
+			!strings.Contains(said, x.says) ||
+			strings.Contains(said, "before step 60, the first with another teacher, the student already agrees") != x.agrees {
+			t.Errorf("%s: messages %q", name, said)
+		}
+		r, err := runlog.Read(c.Output)
+		if err != nil {
+			t.Fatal(err)
+		}
+		told := slices.DeleteFunc(r.Events, func(e runlog.Event) bool { return e.Name != runlog.FirstStepAgrees })
+		if n := len(told); n != map[bool]int{true: 1}[x.agrees] {
+			t.Errorf("%s: %d events", name, n)
+		}
+	}
+}
+
 // ofFrame is a new student of the teacher's hidden size, layers, heads and head size.
 func ofFrame(c *Config) { c.StudentConfig = "../testdata/models/gosrc/config.json" }
 

@@ -34,6 +34,7 @@ type leg struct {
 	use     usage
 	taught  taught // by a teacher with another tokenizer
 	best    float64
+	met     int            // updates before the first step with this teacher: 0, unless a resumption brought another one
 	equal   bool           // a divergence of nothing was told
 	routes  []routeReading // of routed teachers, before any step was applied
 	refused int            // steps in a row, up to the last one
@@ -256,7 +257,7 @@ func (l *leg) compute(ctx context.Context, b corpus.Batch, own drawn, from corpu
 			return err
 		}
 		// Else each part of a step fetches its rows.
-		if f, ok := l.teacher.(teacher.Fetcher); ok && (l.trainer.Ranks.alone() || l.trainer.Optimizer.Applied == 0) {
+		if f, ok := l.teacher.(teacher.Fetcher); ok && (l.trainer.Ranks.alone() || l.trainer.Optimizer.Applied == l.met) {
 			began := time.Now()
 			if err := l.fetch(ctx, f, mine, from); err != nil {
 				return err

@@ -22,10 +22,10 @@ func (l *leg) askAhead(k int, b corpus.Batch) error {
 		return nil
 	}
 	// Before the first step the teacher's answers are read several times.
-	p.direct = p.passes() && l.trainer.Optimizer.Applied > 0
+	p.direct = p.passes() && l.trainer.Optimizer.Applied > l.met
 	defer func() { p.direct = false }()
 	if l.asked <= k {
-		if err := l.ask(b, l.trainer.Optimizer.Applied == 0); err != nil {
+		if err := l.ask(b, l.trainer.Optimizer.Applied == l.met); err != nil {
 			return err
 		}
 		l.asked = k + 1

@@ -192,7 +192,11 @@ func mergedSources(f *modelfile.Files) (all []tensor.Source) {
 
 // writeAdapter writes the adapter, and returns the files of the run that it is.
 func (r *Run) writeAdapter(a *adapter.Adapter) (files []string, err error) {
-	names, err := a.SavePEFT(r.dir.File(adapterFolder), true)
+	path, err := r.dir.Place(adapterFolder)
+	if err != nil {
+		return nil, err
+	}
+	names, err := a.SavePEFT(path, true)
 	if err != nil {
 		return nil, err
 	}

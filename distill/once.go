@@ -212,7 +212,8 @@ type maker struct {
 	p    *precomputation
 	plan plan.Plan
 	tell func(what string)
-	done int // passes
+	held func() error // the run's directory is still its own
+	done int          // passes
 }
 
 // makeOnce describes what is kept of the teacher, and plans the step with its passes.
@@ -254,6 +255,9 @@ func (in *inputs) makeOnce(c Config, dev device.Device, planned dry.Planned) err
 
 // begin opens the cache of a run whose teacher is loaded.
 func (m *maker) begin(r *Run, big *model.Model) (err error) {
+	if err := r.dir.Held(); err != nil {
+		return err
+	}
 	dir := r.in.made.Dir
 	if m.Kept, err = cache.Keep(dir, m.p.header, m.p.keys); err != nil {
 		return err
@@ -266,7 +270,7 @@ func (m *maker) begin(r *Run, big *model.Model) (err error) {
 	if r.DocumentMask {
 		m.p.batch.SeparateDocuments(r.dev)
 	}
-	m.tell = r.Watch.Doing
+	m.tell, m.held = r.Watch.Doing, r.dir.Held
 	return nil
 }
 
@@ -283,6 +287,9 @@ func (m *maker) make(key cache.Key) error {
 			return err
 		}
 		m.done++
+		if err := m.held(); err != nil {
+			return err
+		}
 		if err := m.Add(rows); err != nil {
 			return err
 		}
@@ -314,6 +321,9 @@ func (r *Run) endOnce() error {
 	made.made.p.batch.Free(r.dev)
 	if r.MaxSteps > 0 && r.MaxSteps < r.steps {
 		return nil // a later attempt reads it
+	}
+	if err := r.dir.Held(); err != nil {
+		return err
 	}
 	detail := map[string]any{"passes": made.made.done, "path": onceFolder}
 	if r.in.logits.Asked != LogitsCache {

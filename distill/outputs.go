@@ -63,7 +63,11 @@ func (r *Run) writeModels(w written, out *Outcome) (files []string, err error) {
 	if len(writers) > 0 {
 		folder.Metadata = map[string]string{modelfile.WritersKey: strings.Join(writers, " ")}
 	}
-	names, err := modelfile.SaveHFFolder(r.dir.File("student"), w.config, r.in.tokenizer, w.tensors, folder)
+	path, err := r.dir.Place("student")
+	if err != nil {
+		return nil, err
+	}
+	names, err := modelfile.SaveHFFolder(path, w.config, r.in.tokenizer, w.tensors, folder)
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +89,10 @@ func (r *Run) writeModels(w written, out *Outcome) (files []string, err error) {
 	if r.Quantize != nil {
 		provenance["quantize_aware"] = r.Quantize.Scheme
 	}
-	if err := modelfile.SaveAPR(r.dir.File("student.apr"), w.config, r.in.tokenizer, w.stored, provenance, r.Writer, true); err != nil {
+	if path, err = r.dir.Place("student.apr"); err != nil {
+		return nil, err
+	}
+	if err := modelfile.SaveAPR(path, w.config, r.in.tokenizer, w.stored, provenance, r.Writer, true); err != nil {
 		return nil, err
 	}
 	return append(files, "student.apr"), r.dir.MakePrivate("student", "student.apr")

@@ -321,6 +321,7 @@ type resumption struct {
 	From     bool            `json:"from"` // a checkpoint, else from the beginning
 	Step     int             `json:"step"`
 	Applied  int             `json:"applied"`
+	Met      int             `json:"met"`
 	Refused  int             `json:"refused"`
 	Losses   trend           `json:"losses"`
 	Position corpus.Position `json:"position"`
@@ -338,7 +339,7 @@ func (l *leg) share() error {
 	}
 	var st resumption
 	if r.Config.Ranks.leads() {
-		st = resumption{From: l.saved.step >= 0, Step: l.trainer.Steps, Applied: l.trainer.Optimizer.Applied,
+		st = resumption{From: l.saved.step >= 0, Step: l.trainer.Steps, Applied: l.trainer.Optimizer.Applied, Met: l.met,
 			Refused: l.refused, Losses: l.trainer.losses, Position: l.loader.Position()}
 	}
 	if err := r.tell(&st); err != nil || !st.From {
@@ -346,7 +347,7 @@ func (l *leg) share() error {
 	}
 	if !r.Config.Ranks.leads() {
 		l.trainer.Steps, l.trainer.Optimizer.Applied, l.refused, l.trainer.losses = st.Step, st.Applied, st.Refused, st.Losses
-		l.saved.step = st.Step
+		l.saved.step, l.met = st.Step, st.Met
 		if err := l.loader.Seek(st.Position); err != nil {
 			return err
 		}

@@ -43,7 +43,7 @@ func (l *leg) checkpoint(out *Outcome) error {
 		l.saved.step, l.saved.at = l.trainer.Steps, start
 		return r.endShares()
 	}
-	if err := r.dir.Sync(); err != nil {
+	if err := errors.Join(r.dir.Held(), r.dir.Sync()); err != nil {
 		return err
 	}
 	progress := *out
@@ -140,6 +140,12 @@ func (l *leg) restore(out *Outcome) error {
 		}
 		if err := r.dir.Event("warning", ResumedWithChanges, diff, why); err != nil {
 			return err
+		}
+		if r.AllowChanged {
+			r.obs.Message("warning: the %s goes on although this differs from the checkpoint: %s", l.name, inShort(diff))
+		}
+		if otherTeacher(diff) {
+			l.met = st.Applied
 		}
 	}
 	if err := l.restoreTensors(f); err != nil {

@@ -126,6 +126,7 @@ func Start(ctx context.Context, c Config, dev device.Device, obs Observer, descr
 		r.leave(err)
 		return nil, errors.Join(err, in.close())
 	}
+	r.disk = heldDisk{r.disk, r.dir.Held}
 	if err := r.checkResume(); err != nil {
 		r.leave(err)
 		return nil, errors.Join(err, r.Close())
@@ -155,6 +156,9 @@ func (r *Run) Warning(name string, detail any, reason string) error {
 	return r.dir.Event("warning", name, detail, reason)
 }
 
+// Held refuses a run directory that was moved or removed, in which nothing can be written any more.
+func (r *Run) Held() error { return r.dir.Held() }
+
 // Close releases files and locks.
 func (r *Run) Close() error {
 	r.leave(nil)
@@ -177,7 +181,14 @@ func (r *Run) Execute(ctx context.Context) (*Outcome, error) {
 	receipt := runlog.Receipt{
 		RunID: r.id, Status: runlog.Completed, By: who(), Tokens: out.TokensSeen, Targets: out.TargetsSeen, Result: out, Outputs: out.Outputs,
 	}
+	lost := r.dir.Held()
+	if lost != nil && !errors.Is(err, lost) {
+		err = errors.Join(lost, err)
+	}
 	switch {
+	case lost != nil: // there is no place for a receipt; the events went with the directory
+		out.Status = "failed"
+		return out, errors.Join(err, r.dir.Event("warning", "run directory lost", nil, lost.Error()))
 	case fault.KindOf(err) == fault.Stopped:
 		receipt.Status, receipt.Reason = "stopped", err.Error()
 		return out, err // a run that can go on has no receipt yet

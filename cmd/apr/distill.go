@@ -152,7 +152,12 @@ func runDistill(ctx context.Context, e *cli.Env, o *distillOptions) (cli.Result,
 	guard.lostRank(err)
 	stopping()
 	err = o.howToGoOn(r.Output, group.world > max(1, group.local), err)
-	verdict := reportRun(e, r.Output)
+	var verdict *report.Verdict
+	if lost := r.Held(); lost == nil {
+		verdict = reportRun(e, r.Output)
+	} else if err == nil {
+		err = lost
+	}
 	show.close()
 	res := o.result(c, out, r, dev)
 	res.judge(verdict)

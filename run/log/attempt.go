@@ -78,6 +78,9 @@ func (d *Dir) Written() (steps []Step, events []Event, err error) {
 
 // MakePrivate gives files of the run that others have written, and all below its folders, the modes of a run directory.
 func (d *Dir) MakePrivate(names ...string) error {
+	if err := d.Held(); err != nil {
+		return err
+	}
 	for _, name := range names {
 		err := filepath.WalkDir(d.File(name), func(path string, e os.DirEntry, err error) error {
 			if err != nil {

@@ -198,6 +198,7 @@ func (n Number) MarshalJSON() ([]byte, error) {
 type Dir struct {
 	Path    string
 	lock    *flock.Flock
+	lost    error // the directory is no longer at Path; nil: it was there when Held last looked
 	steps   *lineFile
 	event   *lineFile
 	curves  tfEvents
@@ -214,7 +215,8 @@ func Open(path string, force, resume bool) (*Dir, error) {
 	if err := prepare(path, force, resume); err != nil {
 		return nil, err
 	}
-	d := &Dir{Path: path, curves: tfEvents{dir: path}, flushed: time.Now()}
+	d := &Dir{Path: path, flushed: time.Now()}
+	d.curves.place = d.Place
 	var err error
 	if d.lock, err = lock(path); err != nil {
 		return nil, err
@@ -323,8 +325,38 @@ func prepare(path string, force, resume bool) error {
 	return nil
 }
 
-// File returns the path of a file of the run.
+// File returns the path of a file of the run. Place returns that of one which is about to be made or replaced.
 func (d *Dir) File(name string) string { return filepath.Join(d.Path, name) }
+
+// Place is File while the directory is held, see Held.
+func (d *Dir) Place(name string) (string, error) { return d.File(name), d.Held() }
+
+// Held refuses a run directory that was moved or removed: the lock and the open files went with it, and at its path
+// another run may have begun. Once lost, it stays lost.
+func (d *Dir) Held() error {
+	if d.lost != nil {
+		return d.lost
+	}
+	mine, err := d.lock.Stat()
+	if err != nil {
+		return fault.In(fault.IO, d.File(lockFile), "cannot be looked at").Because(err)
+	}
+	there, err := os.Stat(d.File(lockFile))
+	if err == nil && os.SameFile(mine, there) {
+		return nil
+	}
+	gone := fault.In(fault.IO, d.Path, "is no longer the directory of this run: it was moved or removed")
+	switch {
+	case err == nil:
+		gone.Msg += ", and another run is there now"
+	case !errors.Is(err, os.ErrNotExist):
+		gone = fault.In(fault.IO, d.File(lockFile), "cannot be looked at").Because(err)
+	}
+	d.lost = gone.WithID("E-RUN-011").
+		WithHint("nothing more was written there; where it was moved to, " +
+			"apr distill --resume=RUN goes on from its last checkpoint")
+	return d.lost
+}
 
 // The names of a run's first manifest, and of the manifest of its n-th resumption.
 const (
@@ -350,7 +382,8 @@ func (d *Dir) WriteManifest(m Manifest) error {
 	}
 }
 
-// Step appends a step to steps.jsonl and to the TensorBoard event file. Readers see it within a second or so.
+// Step appends a step to steps.jsonl and to the TensorBoard event file. Readers see it within a second or so, and so
+// often it looks whether the directory is held.
 func (d *Dir) Step(s Step) error {
 	now := time.Now()
 	if err := errors.Join(d.steps.append(s), d.curves.add(now, s.Step, s.scalars())); err != nil {
@@ -360,7 +393,7 @@ func (d *Dir) Step(s Step) error {
 		return nil
 	}
 	d.flushed = now
-	return errors.Join(d.steps.flush(), d.curves.flush())
+	return errors.Join(d.steps.flush(), d.curves.flush(), d.Held())
 }
 
 // Scalar appends a number that is not a step's to the TensorBoard event file, such as a held-out loss.
@@ -398,6 +431,9 @@ func (d *Dir) Sync() error {
 
 // TruncateSteps drops the steps of a leg from step `from` on, which a resumed run will do again.
 func (d *Dir) TruncateSteps(leg string, from int) error {
+	if err := d.Held(); err != nil {
+		return err
+	}
 	return d.steps.filter(func(line []byte) bool {
 		var s Step
 		return json.Unmarshal(line, &s) == nil && (s.Leg != leg || s.Step < from)
@@ -418,7 +454,15 @@ func (d *Dir) writeJSON(name string, v any) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
-	return atomicfile.WritePrivate(d.File(name), append(b, '\n'), true)
+	return d.write(name, append(b, '\n'))
+}
+
+func (d *Dir) write(name string, text []byte) error {
+	path, err := d.Place(name)
+	if err != nil {
+		return err
+	}
+	return atomicfile.WritePrivate(path, text, true)
 }
 
 // Close flushes and unlocks.

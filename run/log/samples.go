@@ -3,8 +3,6 @@ package runlog
 import (
 	"encoding/json"
 	"fmt"
-
-	"apr/internal/atomicfile"
 )
 
 // SamplesFile holds the sample texts of a run.
@@ -86,5 +84,5 @@ func (d *Dir) WriteSamples(s Samples) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", SamplesFile, err)
 	}
-	return atomicfile.WritePrivate(d.File(SamplesFile), append(b, '\n'), true)
+	return d.write(SamplesFile, append(b, '\n'))
 }

@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"math"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -30,9 +29,9 @@ type Scalar struct {
 // The file is made at the first event; each process that writes a run adds a file, which TensorBoard reads in order of
 // their names. Steps that a resumed run does again stand in both.
 type tfEvents struct {
-	dir string
-	f   *os.File
-	w   *bufio.Writer
+	place func(name string) (path string, err error)
+	f     *os.File
+	w     *bufio.Writer
 }
 
 // add appends one event.
@@ -62,12 +61,16 @@ func (t *tfEvents) create(at time.Time) error {
 		if i > 0 {
 			name += fmt.Sprintf(".%d", i)
 		}
-		f, err := os.OpenFile(filepath.Join(t.dir, name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+		path, err := t.place(name)
+		if err != nil {
+			return err
+		}
+		f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 		if errors.Is(err, fs.ErrExist) {
 			continue
 		}
 		if err != nil {
-			return fault.In(fault.IO, filepath.Join(t.dir, name), "cannot be created").Because(err)
+			return fault.In(fault.IO, path, "cannot be created").Because(err)
 		}
 		t.f, t.w = f, bufio.NewWriterSize(f, 1<<16)
 		return t.write(versionEvent(wall(at)))
