@@ -95,13 +95,23 @@ func TestRanksDoNotChangeTheGradient(t *testing.T) {
 							near.CheckL2(t, fmt.Sprintf("%s: gradient of %s on rank %d", what, name, r), g, want[name], 1e-5)
 						}
 						for name, w := range get(t, tr, value) {
-							near.CheckL2(t, fmt.Sprintf("%s: %s on rank %d", what, name, r), w, weights[name], 1e-5)
+							near.CheckL2(t, fmt.Sprintf("%s: %s on rank %d", what, name, r), w, weights[name], rounding(name))
 						}
 					}
 				}
 			}
 		}
 	}
+}
+
+// rounding is what another order of sums may change in a parameter after a step, of its norm. The terms of a gradient of
+// k's bias nearly cancel, since a softmax stays as it is when all scores of a row grow alike, and AdamW divides a gradient
+// by its own size: with AVX2, whose vectors sum otherwise than AVX-512's, that bias is at 1.2e-5, all others below 1e-5.
+func rounding(name string) float64 {
+	if strings.HasSuffix(name, "k_proj.bias") {
+		return 2e-5
+	}
+	return 1e-5
 }
 
 // With leaves, the bits of gradients, weights, moments and losses are the same for 1, 2, 4 and 8 ranks, step after
