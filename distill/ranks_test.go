@@ -104,9 +104,10 @@ func TestRanksDoNotChangeTheGradient(t *testing.T) {
 	}
 }
 
-// rounding is what another order of sums may change in a parameter after a step, of its norm. The terms of a gradient of
-// k's bias nearly cancel, since a softmax stays as it is when all scores of a row grow alike, and AdamW divides a gradient
-// by its own size: with AVX2, whose vectors sum otherwise than AVX-512's, that bias is at 1.2e-5, all others below 1e-5.
+// rounding is what another order of sums may change in a parameter after a step, of its norm. The terms of a gradient
+// of k's bias nearly cancel, since a softmax stays as it is when all scores of a row grow alike, and AdamW divides a
+// gradient by its own size: with AVX2, whose vectors sum otherwise than AVX-512's, that bias is at 1.2e-5, all others
+// below 1e-5.
 func rounding(name string) float64 {
 	if strings.HasSuffix(name, "k_proj.bias") {
 		return 2e-5
