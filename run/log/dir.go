@@ -96,7 +96,8 @@ func moveAside(path string) error {
 	return l.Unlock()
 }
 
-// Check refuses what Open would refuse for the directory's state, and changes nothing: a run asks before it reads its data.
+// Check refuses what Open would refuse for the directory's state, and changes nothing: a run asks before it reads its
+// data.
 func Check(path string, force, resume bool) error {
 	entries, err := os.ReadDir(path)
 	switch {
@@ -123,7 +124,8 @@ const (
 	DispatchLog  = "dispatch.log"  // what the dispatched process prints
 )
 
-// used reports whether a directory holds anything but what dispatching leaves, or is about to write, for the run to come.
+// used reports whether a directory holds anything but what dispatching leaves, or is about to write, for the run to
+// come.
 func used(entries []os.DirEntry) bool {
 	return slices.ContainsFunc(entries, func(e os.DirEntry) bool {
 		return e.Name() != DispatchFile && e.Name() != DispatchLog && !atomicfile.IsTemp(e.Name())
@@ -187,8 +189,8 @@ const (
 	resumedManifest = "manifest.resume-%d.json"
 )
 
-// WriteManifest writes manifest.json, atomically, and the event that an attempt begins; a resumed run keeps its first manifest
-// and numbers the others.
+// WriteManifest writes manifest.json, atomically, and the event that an attempt begins; a resumed run keeps its
+// first manifest and numbers the others.
 func (d *Dir) WriteManifest(m Manifest) error {
 	m.Schema = ManifestSchema
 	name := manifestFile
@@ -229,7 +231,8 @@ func (d *Dir) Event(kind, name string, detail any, reason string) error {
 	if err := d.steps.flush(); err != nil {
 		return err
 	}
-	if err := d.event.append(Event{Time: time.Now().UTC(), Kind: kind, Name: name, Detail: detail, Reason: reason}); err != nil {
+	e := Event{Time: time.Now().UTC(), Kind: kind, Name: name, Detail: detail, Reason: reason}
+	if err := d.event.append(e); err != nil {
 		return err
 	}
 	return d.event.flush()
@@ -240,8 +243,8 @@ func (d *Dir) Flush() error {
 	return errors.Join(d.steps.flush(), d.event.flush(), d.curves.flush())
 }
 
-// Sync makes the lines of steps and events durable. A checkpoint must not outlive the steps that it counts: a resumption refuses
-// records that lack some.
+// Sync makes the lines of steps and events durable. A checkpoint must not outlive the steps that it counts: a
+// resumption refuses records that lack some.
 func (d *Dir) Sync() error {
 	err := d.Flush()
 	for _, l := range []*lineFile{d.steps, d.event} {
