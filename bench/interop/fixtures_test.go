@@ -21,6 +21,10 @@ import (
 
 const fixtureFolder = "../../testdata/gguf"
 
+// roundings is how many times as far as by one rounding of all weights a pass in float32 may be from the reference:
+// every sum rounds, too. With AVX2, whose sums have half as many parts as AVX-512's, it is 10.7 at most (olmo2).
+const roundings = 15
+
 // Files of llama.cpp's quantizer, one of every family and every type of blocks: each value has the bits that llama.cpp
 // expands it to; the reference computes llama.cpp's log-probabilities from them, and the program on a CPU the reference's.
 func TestFilesOfLlamaCpp(t *testing.T) {
@@ -47,7 +51,7 @@ func TestFilesOfLlamaCpp(t *testing.T) {
 			path := f.expand(t)
 			f.checkValues(t, path)
 			j := f.checkLogs(t, path)
-			if d, err := j.cpuDiffers(path); err != nil || !(d <= 10*j.rounded()) {
+			if d, err := j.cpuDiffers(path); err != nil || !(d <= roundings*j.rounded()) {
 				t.Errorf("logits on the CPU differ by %.2g (%v), one rounding of all weights changes them by %.2g", d, err, j.rounded())
 			}
 		})
