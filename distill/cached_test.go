@@ -207,6 +207,51 @@ func TestDamagedCache(t *testing.T) {
 	}
 }
 
+// TestStepsBeforeADamagedRow: a row of a cache that cannot be read loses no step before it: they are checkpointed, and
+// once the cache is whole again the run goes on to the same bits.
+func TestStepsBeforeADamagedRow(t *testing.T) {
+	contracttest.Cases(t, 1)
+	c := smallConfig(t, 120)
+	c.Steps, c.BatchSize, c.Shuffle, c.CheckpointEvery = 24, 4, false, 1000
+	dir, _ := cacheOf(t, c, CacheJob{Kind: cache.Hidden}, 0)
+	want, same := mustRun(t, cached(t, c, dir), 0)
+	shards, err := filepath.Glob(filepath.Join(dir, "*.shard"))
+	if err != nil || len(shards) != 1 {
+		t.Fatal(shards, err)
+	}
+	good, err := os.ReadFile(shards[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := cache.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed := bytes.Clone(good)
+	for i := len(good) / 2; i < len(good); i += 1000 { // the second half of the rows
+		changed[i] ^= 1
+	}
+	if err := os.WriteFile(shards[0], changed, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	broken := cached(t, c, dir)
+	if _, _, err := runOnce(t, broken, 0, 0); fault.KindOf(err) != fault.Format {
+		t.Fatalf("%d rows: %v", len(r.Keys()), err)
+	}
+	names := checkpointsOf(t, broken)
+	if len(names) != 1 || strings.HasSuffix(names[0], "000000") || strings.HasSuffix(names[0], "000024") {
+		t.Fatalf("checkpoints %v", names)
+	}
+	if err := os.WriteFile(shards[0], good, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	broken.Resume = ResumeAuto
+	got, bits := mustRun(t, broken, 0)
+	if got.CE != want.CE || !bytes.Equal(bits, same) {
+		t.Errorf("resumed %v, in one piece %v", got, want)
+	}
+}
+
 // TestHeadOfAnotherTeacher: what lies in the folder of a cache and is of another teacher is not taken for this one's.
 func TestHeadOfAnotherTeacher(t *testing.T) {
 	c := smallConfig(t, 40)

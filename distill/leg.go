@@ -90,6 +90,8 @@ func (l *leg) train(ctx context.Context, out *Outcome) (err error) {
 			continue // nothing is checkpointed in this state
 		case fault.KindOf(err) == fault.Stopped:
 			return l.stop(out)
+		case errors.As(err, new(untaught)):
+			return l.keep(err, out)
 		case err != nil:
 			return err
 		}
@@ -260,7 +262,7 @@ func (l *leg) compute(ctx context.Context, b corpus.Batch, own drawn, from corpu
 		if f, ok := l.teacher.(teacher.Fetcher); ok && (l.trainer.Ranks.alone() || l.trainer.Optimizer.Applied == l.met) {
 			began := time.Now()
 			if err := l.fetch(ctx, f, mine, from); err != nil {
-				return err
+				return l.notBegun(err, from)
 			}
 			done.fetched = time.Since(began)
 		}
@@ -413,6 +415,34 @@ func (l *leg) heldOut(ctx context.Context) error {
 	}
 	detail := map[string]any{"leg": l.name, "step": l.trainer.Steps, "nats_per_token": nats, "targets": scores[0].Targets}
 	return r.dir.Event("evaluation", "held-out during training", detail, "")
+}
+
+// untaught is why a teacher says nothing about the rows of a step, which has not begun.
+type untaught struct{ error }
+
+func (u untaught) Unwrap() error { return u.error }
+
+// notBegun makes the batch that begins at a position the next one again, if that is all that was done for its step.
+func (l *leg) notBegun(err error, from corpus.Position) error {
+	if l.policy != nil || !l.trainer.Ranks.alone() || fault.KindOf(err) == fault.Stopped {
+		return err
+	}
+	if failed := l.loader.Seek(from); failed != nil {
+		return errors.Join(err, failed)
+	}
+	return untaught{err}
+}
+
+// keep checkpoints the steps before one whose teacher failed, for that is no fault of theirs, and returns why it did.
+func (l *leg) keep(why error, out *Outcome) error {
+	if l.trainer.Steps == l.saved.step || l.refused > 0 {
+		return why
+	}
+	if err := l.checkpoint(out); err != nil {
+		return errors.Join(why, err)
+	}
+	l.run.obs.Message("a checkpoint after step %d is written: --resume=%s goes on once the teacher does", l.trainer.Steps, l.run.Output)
+	return why
 }
 
 // stop checkpoints after a signal.
