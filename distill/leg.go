@@ -441,7 +441,8 @@ func (l *leg) keep(why error, out *Outcome) error {
 	if err := l.checkpoint(out); err != nil {
 		return errors.Join(why, err)
 	}
-	l.run.obs.Message("a checkpoint after step %d is written: --resume=%s goes on once the teacher does", l.trainer.Steps, l.run.Output)
+	l.run.obs.Message("a checkpoint after step %d is written: --resume=%s goes on once the teacher does",
+		l.trainer.Steps, l.run.Output)
 	return why
 }
 
