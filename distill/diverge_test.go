@@ -298,7 +298,7 @@ func TestFiniteDivergenceStopsTheRun(t *testing.T) {
 	var q *quiet
 	var err error
 	last := 0
-	for _, rate := range []float64{3, 4, 5, 6} { // when such a run gets worse is chaos, and other bits of another processor
+	for _, rate := range []float64{3, 4, 5, 6} { // when it gets worse is chaos: a processor has its own bits
 		c = tinyConfig(t)
 		c.LR, c.Steps, c.WarmupSteps, c.MaxLossRatio, c.CheckpointEvery = rate, 20, 20, 2, 1
 		_, q, err = runOnce(t, c, 0, 0)
