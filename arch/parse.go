@@ -223,6 +223,13 @@ func (k *keys) stored() string {
 	if k.Err() == nil && method != "mxfp4" && method != "fp8" {
 		k.fail("quantization_config", "method %q is not supported; supported: fp8, mxfp4", method)
 	}
+	if method == "mxfp4" && k.Err() == nil { // fp8's keys are quant.ParseFP8's
+		for key := range v.Members() {
+			if !slices.Contains([]string{"quant_method", "modules_to_not_convert", "dequantize"}, key) {
+				k.fail("quantization_config", "key %q of mxfp4 is not known, and may say how blocks are stored", key)
+			}
+		}
+	}
 	return method
 }
 
