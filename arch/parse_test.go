@@ -278,7 +278,8 @@ func TestRefused(t *testing.T) {
 		{"granite's experts", tiny("granitemoehybrid", `"shared_intermediate_size":96,"num_local_experts":32`), fault.Format, "num_local_experts", ""},
 		{"clamp", tiny("gpt_oss", ossExperts+`,"swiglu_limit":6`), fault.Format, `key "swiglu_limit": 6 is not supported; supported: 7`, ""},
 		{"a key of mxfp4", tiny("gpt_oss", ossExperts+
-			`,"quantization_config":{"quant_method":"mxfp4","block_size":16}`), fault.Format, `key "block_size" of mxfp4 is not known`, ""},
+			`,"quantization_config":{"quant_method":"mxfp4","block_size":16}`), fault.Format,
+			`key "block_size" of mxfp4 is not known`, ""},
 		{"quantisation", tiny("llama", `"quantization_config":{"quant_method":"gptq"}`), fault.Format, `method "gptq" is not supported; supported: fp8, mxfp4`, ""},
 		{"top-k above the experts", tiny("qwen3_moe", `"num_experts":8,"num_experts_per_tok":9,"moe_intermediate_size":40`), fault.Invalid, "num_experts_per_tok is 9, not between 1 and 8", ""},
 		{"no layers", strings.Replace(tiny("gpt_oss", ossExperts), `"num_hidden_layers":6`, `"num_hidden_layers":0`, 1), fault.Format, "num_hidden_layers", ""},

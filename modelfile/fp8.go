@@ -71,7 +71,7 @@ func readFP8(path string) (*quant.FP8, error) {
 	if errors.As(err, &e) {
 		line, column := strictjson.Position(text, e.Offset)
 		return nil, fault.In(fault.Load, path, "quantization_config: %s", e.Msg).At("line %d, column %d", line, column).
-			WithHint("a checkpoint of quant_method fp8 or, of gpt_oss, mxfp4, or one that is not quantised").WithID("E-MODEL-020")
+			WithHint("a checkpoint of quant_method fp8 (of gpt_oss, mxfp4), or one that is not quantised").WithID("E-MODEL-020")
 	}
 	return nil, err
 }
