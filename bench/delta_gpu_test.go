@@ -75,10 +75,12 @@ func mixerMilliseconds(t *testing.T, c arch.Config, layer arch.Layer) (forward, 
 	return forward, both
 }
 
-// networkWidth is near that of the model, 12,288, which is also the width of what a DeltaNet's first product makes.
+// networkWidth is the hidden width of the feed-forward network here. The model's own, 12,288, is also the width of a
+// DeltaNet's first product, so that the names of operations would not tell the two apart.
 const networkWidth = 12800
 
-// mixer ends a profile, shows its operations, and sums up those of attention or a DeltaNet, and of norms.
+// mixer ends a profile and shows its operations. It returns the milliseconds a layer of all operations but the
+// feed-forward network's: attention or DeltaNet, their products, and norms.
 func mixer(t *testing.T, d *cuda.Device, s device.Stream, pass string, layers int) (ms float64) {
 	t.Helper()
 	if _, err := s.Wait(context.Background()); err != nil {

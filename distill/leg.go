@@ -90,7 +90,7 @@ func (l *leg) train(ctx context.Context, out *Outcome) (err error) {
 			continue // nothing is checkpointed in this state
 		case fault.KindOf(err) == fault.Stopped:
 			return l.stop(out)
-		case errors.As(err, new(untaught)):
+		case errors.As(err, new(teacherFailed)):
 			return l.keep(err, out)
 		case err != nil:
 			return err
@@ -417,12 +417,13 @@ func (l *leg) heldOut(ctx context.Context) error {
 	return r.dir.Event("evaluation", "held-out during training", detail, "")
 }
 
-// untaught is why a teacher says nothing about the rows of a step, which has not begun.
-type untaught struct{ error }
+// teacherFailed is the error of a teacher that said nothing about the rows of a step, before the step began.
+type teacherFailed struct{ error }
 
-func (u untaught) Unwrap() error { return u.error }
+func (f teacherFailed) Unwrap() error { return f.error }
 
-// notBegun makes the batch that begins at a position the next one again, if that is all that was done for its step.
+// notBegun puts the loader back to the position of a batch whose teacher failed, if loading the batch is all that was
+// done for its step. Ranks and rows that the student writes have done more.
 func (l *leg) notBegun(err error, from corpus.Position) error {
 	if l.policy != nil || !l.trainer.Ranks.alone() || fault.KindOf(err) == fault.Stopped {
 		return err
@@ -430,10 +431,10 @@ func (l *leg) notBegun(err error, from corpus.Position) error {
 	if failed := l.loader.Seek(from); failed != nil {
 		return errors.Join(err, failed)
 	}
-	return untaught{err}
+	return teacherFailed{err}
 }
 
-// keep checkpoints the steps before one whose teacher failed, for that is no fault of theirs, and returns why it did.
+// keep writes a checkpoint of the steps before the one whose teacher failed, and returns the teacher's error.
 func (l *leg) keep(why error, out *Outcome) error {
 	if l.trainer.Steps == l.saved.step || l.refused > 0 {
 		return why

@@ -237,7 +237,7 @@ func (o *distillOptions) machineTable() []cli.Option {
 		{Name: "deterministic", Optional: "run", Value: cli.Enum(&o.Deterministic, "run", "run", "world"),
 			Help: "same bits: run, of every run with as many ranks; world, of 1, 2, 4 or 8 ranks, in more memory"},
 		{Name: "elastic", Value: cli.String(&o.Elastic, ""),
-			Help: "MIN:MAX: --resume may have MIN to MAX ranks instead of as many; sums then round otherwise; it is recorded"},
+			Help: "MIN:MAX: let --resume have MIN to MAX ranks; another number than before rounds otherwise, and is recorded"},
 		{Name: "teacher-ranks", Value: cli.Int(&o.TeacherRanks, 0).AtLeast(0),
 			Help: "ranks that only teach: of N ranks the last K; the others share the rows and hold the teacher's head only"},
 		{Name: "teacher-split", Value: cli.Bool(&o.TeacherSplit, false),

@@ -71,9 +71,9 @@ func ExpertsGatedRows(q Queue, y, x Mat, gate, up Experts, gateBias, upBias Mat,
 	})
 }
 
-// ExpertsMixRows computes y[t] = Σ_s weights[t,s]·(W_e·x[j] (+ bias)), j = Slots[t·Active+s], of few tokens, or
-// y[t] += it. The bits are those of ExpertsNT and Combine. Bytes moved: the matrices of the chosen experts, once for
-// each slot.
+// ExpertsMixRows computes y[t] = Σ_s weights[t,s]·(W_e·x[j] (+ bias)), j = Slots[t·Active+s], of few tokens;
+// with add the sum is added to y[t]. The bits are those of ExpertsNT followed by Combine. Bytes moved: the matrices of
+// the chosen experts, once for each slot.
 func ExpertsMixRows(q Queue, y, x Mat, w Experts, bias, weights Mat, r Routing, add bool) {
 	h, cols := w.shape(r.Experts)
 	need(x.Cols == cols && y.Cols == h && x.Rows == y.Rows*r.Active && r.Active <= warpsOfBlock, "Experts", "shapes differ")

@@ -136,9 +136,9 @@ func GemmTiles(q Queue, y, x Mat, parts []Blocks, bias Mat, add bool) {
 	}
 }
 
-// GemmTilesSwiGLU computes gu = x·Wᵀ and m = silu(g)·u of gu as stored, W being gate, then up, of one type and
-// shape, in tiles. Without keep gu is not written. The bits are those of GemmTiles of both, then SwiGLU, if that cuts
-// their rows alike.
+// GemmTilesSwiGLU computes gu = x·Wᵀ, where the rows of W are those of gate, then those of up, and m = silu(g)·u of
+// the two halves of gu as they are stored. gate and up are in tiles and have one type and shape. gu is written only
+// with keep. The bits are those of GemmTiles followed by SwiGLU, if both products are cut alike.
 func GemmTilesSwiGLU(q Queue, m, gu, x Mat, gate, up Blocks, keep bool) {
 	a := newTilesSwiGLU(m, gu, x, gate, up, keep)
 	if x.Rows == 1 {

@@ -66,7 +66,7 @@ func GemvWideServes(x Mat, rows int) bool {
 	return x.Rows > 0 && x.Rows <= GemvRows && x.Cols > 0 && rows > 0 && rows <= gemvWide
 }
 
-// GemvPlain is Gemv with W of bfloat16 or float32. Bytes moved: those of W.
+// GemvPlain is Gemv with W of bfloat16 or float32. It reads W once.
 func GemvPlain(q Queue, y, x, w, bias Mat, add bool) {
 	blocks := plainBlocks(w)
 	if packWidth(w.Cols, w, x) == 1 {
@@ -131,7 +131,7 @@ func RouterServes(norm Normed, w Mat, r Routing) bool {
 }
 
 // Router computes norm.Y, z = norm.Y·Wᵀ (+ bias) and the choice of experts by z, as RMSNorm, GemvPlain and Route.
-// Bytes moved: those of W.
+// It reads W once.
 func Router(q Queue, weights, z Mat, norm Normed, w, bias, scale Mat, r Routing) {
 	need(RouterServes(norm, w, r), "Router", "types, shapes or alignment")
 	a := &routerArgs{

@@ -81,8 +81,8 @@ type lossScratched struct {
 	states, terms, rows, more uint64
 }
 
-// lossRounds calls f for the rows of z from lo on, as many as scratch memory suffices for: that of each row, and more
-// bytes.
+// lossRounds calls f for groups of rows of z, each from row lo on, as large as scratch memory allows. A row needs
+// scratch memory for its states and terms, and `more` bytes.
 func lossRounds(q Queue, z Mat, more int, f func(lo int, s lossScratched)) {
 	slices := ceil(z.Cols, lossSlice)
 	perRow := rowBytes + slices*(stateBytes+termsBytes) + more
@@ -97,7 +97,7 @@ func lossRounds(q Queue, z Mat, more int, f func(lo int, s lossScratched)) {
 	}
 }
 
-// take makes a those of a round from row lo on.
+// take sets the arguments of a group of rows that begins at row lo.
 func (a *lossArgs) take(lo int, grad, z, t Mat, s lossScratched) {
 	a.n, a.slices, a.states, a.terms, a.rows = int32(s.n), int32(s.slices), s.states, s.terms, s.rows
 	skip(&a.z, lo, z)

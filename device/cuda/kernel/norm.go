@@ -42,7 +42,7 @@ func (n Normed) row() rowNorm {
 	return rowNorm{n.X.Ptr, n.Y.Ptr, n.W.Ptr, float32(n.Eps), 1 / float32(n.X.Cols), uint32(normWarps(n.X.Cols))}
 }
 
-// serves reports whether a block of so many threads makes the norm as RMSNorm does.
+// serves reports whether one thread block of that many threads computes this norm with the bits of RMSNorm.
 func (n Normed) serves(threads int) bool {
 	x, y, w := n.X, n.Y, n.W
 	return x.Rows == 1 && x.Cols > 0 && x.Type == tensor.BF16 && y.Type == tensor.BF16 &&
