@@ -436,7 +436,7 @@ func (l *leg) notBegun(err error, from corpus.Position) error {
 
 // keep writes a checkpoint of the steps before the one whose teacher failed, and returns the teacher's error.
 func (l *leg) keep(why error, out *Outcome) error {
-	if l.trainer.Steps == l.saved.step || l.refused > 0 {
+	if l.trainer.Steps == l.saved.step || l.refused > 0 || l.run.dir.Held() != nil {
 		return why
 	}
 	if err := l.checkpoint(out); err != nil {
