@@ -142,6 +142,8 @@ func (c Config) checkLayer(l Layer, i int, path string) error {
 	switch {
 	case a.Heads*a.HeadDim > maxHidden:
 		return bad("%d heads of %d values are wider than %d", a.Heads, a.HeadDim, maxHidden)
+	case l.Linear() && a.Heads%a.KVHeads != 0:
+		return bad("linear_num_key_heads %d does not divide linear_num_value_heads %d", a.KVHeads, a.Heads)
 	case a.Heads%a.KVHeads != 0:
 		return bad("%d key-value heads do not divide %d heads", a.KVHeads, a.Heads)
 	case a.Rope < -1 || a.Rope >= len(c.Ropes) || a.Rope >= 0 && c.Ropes[a.Rope].HeadDim != a.HeadDim:

@@ -9,8 +9,9 @@ var _ = register(family{
 		types := k.windows(c, 128, 2)
 		k.only("swiglu_limit", 7.0)
 		k.has("initial_context_length")
-		k.has("experts_per_token") // repeats num_experts_per_tok
-		moe := MoE{Experts: k.experts(), Active: k.size("num_experts_per_tok"), Width: c.Layers[0].FFN.Width, TopKFirst: true, Bias: true}
+		active := k.size("num_experts_per_tok")
+		k.repeats("experts_per_token", active, "num_experts_per_tok")
+		moe := MoE{Experts: k.experts(), Active: active, Width: c.Layers[0].FFN.Width, TopKFirst: true, Bias: true}
 		rope := k.ropeFor(c, ropeRules{theta: 150000})
 		c.each(func(i int, l *Layer) {
 			a := &l.Attn

@@ -55,8 +55,9 @@ var _ = register(family{
 // experts reads the number of experts under either of its names.
 func (k *keys) experts() int {
 	if k.has("num_local_experts") {
-		k.has("num_experts")
-		return k.size("num_local_experts")
+		n := k.size("num_local_experts")
+		k.repeats("num_experts", n, "num_local_experts")
+		return n
 	}
 	return k.size("num_experts")
 }

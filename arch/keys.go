@@ -180,6 +180,13 @@ func (k *keys) member(key string, err error) {
 	}
 }
 
+// repeats refuses a count under key other than that under the name of, which says the same; key may be absent.
+func (k *keys) repeats(key string, n int, of string) {
+	if got := k.sizeOr(key, n); k.Err() == nil && got != n {
+		k.fail(key, "%d is not %s, %d", got, of, n)
+	}
+}
+
 // only refuses a value of key other than the one that is computed.
 func (k *keys) only(key string, want any) {
 	got := want

@@ -297,7 +297,12 @@ func TestRefused(t *testing.T) {
 		{"shared layers of a type", tiny("gemma4_text", `"num_key_value_heads":2,"num_kv_shared_layers":1`), fault.Format, "layer 5 is of type full_attention, and no layer before 5 is", ""},
 		{"unknown key of a layer", tiny("gemma4_text", `"num_key_value_heads":2,"per_layer_config":{"5":{"heads":3}}`), fault.Format, `"heads"`, ""},
 		{"granite divides by zero", tiny("granite", `"logits_scaling":0`), fault.Format, "logits_scaling", ""},
-		{"value heads", tiny("qwen3_5_text", `"linear_num_key_heads":3,"linear_num_value_heads":4`), fault.Invalid, "3 key-value heads do not divide 4 heads", ""},
+		{"value heads", tiny("qwen3_5_text", `"linear_num_key_heads":3,"linear_num_value_heads":4`), fault.Invalid,
+			"linear_num_key_heads 3 does not divide linear_num_value_heads 4", ""},
+		{"two numbers of experts per token", tiny("gpt_oss", ossExperts+`,"experts_per_token":3`), fault.Format,
+			`key "experts_per_token": 3 is not num_experts_per_tok, 2`, ""},
+		{"two numbers of experts", tiny("gpt_oss", ossExperts+`,"num_experts":3`), fault.Format,
+			`key "num_experts": 3 is not num_local_experts, `, ""},
 	} {
 		_, err := Parse("config.json", tt.text, Options{})
 		if fault.KindOf(err) != tt.kind || !strings.Contains(fmt.Sprint(err), tt.want) || !strings.HasPrefix(fmt.Sprint(err), "config.json: ") {

@@ -2,6 +2,7 @@ package arch
 
 import (
 	"math"
+	"slices"
 
 	"apr/tensor"
 )
@@ -38,15 +39,19 @@ func Qwen2(s Sizes) Config {
 	return c
 }
 
-// Sizes returns the numbers of c as those of a plain model: of the first layer, and the first id that ends a text.
+// Sizes returns the numbers of c as those of a plain model: the width of the first layer, the heads of the first one that
+// has attention, and the first id that ends a text.
 func (c Config) Sizes() Sizes {
 	s := Sizes{
 		Hidden: c.Hidden, Layers: len(c.Layers), Vocab: c.Vocab, MaxPositions: c.MaxPositions, Eps: c.Eps, InitRange: c.InitRange,
 		Tied: c.Tied, BOS: c.BOS, EOS: -1, DType: c.DType,
 	}
 	if len(c.Layers) > 0 {
-		a := c.Layers[0].Attn
-		s.Heads, s.KVHeads, s.HeadDim, s.Width = a.Heads, a.KVHeads, a.HeadDim, c.Layers[0].FFN.Width
+		s.Width = c.Layers[0].FFN.Width
+	}
+	if i := slices.IndexFunc(c.Layers, func(l Layer) bool { return !l.Linear() }); i >= 0 {
+		a := c.Layers[i].Attn
+		s.Heads, s.KVHeads, s.HeadDim = a.Heads, a.KVHeads, a.HeadDim
 	}
 	if len(c.Ropes) > 0 {
 		s.Theta = c.Ropes[0].Theta

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -166,18 +167,34 @@ type ConfigField struct {
 	Value any
 }
 
-// ConfigFields lists what decides the computation, in a fixed order.
+// ConfigFields lists what decides the computation, in a fixed order; linear attention and experts, where a model has them,
+// at the end.
 func ConfigFields(c arch.Config) []ConfigField {
 	s := c.Sizes()
 	eos := any(s.EOS)
 	if len(c.EOS) > 1 {
 		eos = c.EOS
 	}
-	return []ConfigField{
+	fields := []ConfigField{
 		{"model_type", c.Family}, {"hidden_size", s.Hidden}, {"num_hidden_layers", s.Layers},
 		{"num_attention_heads", s.Heads}, {"num_key_value_heads", s.KVHeads}, {"head_dim", s.HeadDim},
 		{"intermediate_size", s.Width}, {"vocab_size", s.Vocab}, {"max_position_embeddings", s.MaxPositions},
 		{"rope_theta", s.Theta}, {"rms_norm_eps", s.Eps}, {"tie_word_embeddings", s.Tied},
 		{"bos_token_id", s.BOS}, {"eos_token_id", eos},
 	}
+	linear := 0
+	for _, l := range c.Layers {
+		if l.Linear() {
+			linear++
+		}
+	}
+	if linear > 0 {
+		fields = append(fields, ConfigField{"linear_attention_layers", linear})
+	}
+	if i := slices.IndexFunc(c.Layers, func(l arch.Layer) bool { return l.FFN.MoE.Experts > 0 }); i >= 0 {
+		m := c.Layers[i].FFN.MoE
+		fields = append(fields, ConfigField{"num_experts", m.Experts}, ConfigField{"num_experts_per_tok", m.Active},
+			ConfigField{"moe_intermediate_size", m.Width})
+	}
+	return fields
 }

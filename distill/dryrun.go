@@ -74,6 +74,9 @@ func EstimateRun(ctx context.Context, c Config, dev device.Device, obs Observer)
 	if err := in.openModels(c, obs); err != nil {
 		return nil, err
 	}
+	if err := in.refuseSameFile(c); err != nil {
+		return nil, err
+	}
 	if err := in.loadPrompts(ctx, c, obs); err != nil {
 		return nil, err
 	}

@@ -19,7 +19,7 @@ func (in *inputs) identify(ctx context.Context, c Config, obs Observer) error {
 	if in.cache != nil {
 		return in.identifyCached(ctx, c, obs)
 	}
-	k, how := modelfile.Kinship{Relation: modelfile.Same}, "both are the same file"
+	k, how := modelfile.Kinship{Relation: modelfile.Same}, bothAreOneFile
 	if !sameFile(c.Teacher, c.Student) {
 		obs.Phase("comparing teacher and student")
 		var err error
@@ -47,6 +47,11 @@ func (in *inputs) identify(ctx context.Context, c Config, obs Observer) error {
 		return fault.In(fault.Invalid, c.Student, "teacher and student are the same model in other precision: %s, up to a relative difference of %.2g in %s", k.Rounding, k.Difference, k.Tensor).
 			WithHint("only rounding can be learned from it; --allow-same-model trains anyway and records it").WithID("E-DISTILL-007")
 	}
+	return c.sameModel(how)
+}
+
+// sameModel refuses a student that is its teacher; how says what shows it.
+func (c Config) sameModel(how string) error {
 	hint := "nothing can be learned from it; --allow-same-model trains anyway and records it"
 	if c.OnPolicy.On() {
 		hint = "nothing can be learned from it but what a teacher_prompt tells it alone; --allow-same-model trains " +
@@ -54,6 +59,18 @@ func (in *inputs) identify(ctx context.Context, c Config, obs Observer) error {
 	}
 	return fault.In(fault.Invalid, c.Student, "teacher and student are the same model: %s", how).WithHint("%s", hint).
 		WithID("E-DISTILL-003")
+}
+
+// bothAreOneFile says that teacher and student are the same by their paths alone.
+const bothAreOneFile = "both are the same file"
+
+// refuseSameFile is identify as far as it reads no values, for a plan.
+func (in *inputs) refuseSameFile(c Config) error {
+	if in.student == nil || c.NoTeacher || in.cache != nil || c.AllowSameModel || c.Quantize != nil ||
+		!sameFile(c.Teacher, c.Student) {
+		return nil
+	}
+	return c.sameModel(bothAreOneFile)
 }
 
 // embeddingLikeness compares the embeddings of teacher and student by rows of equal tokens: of equal ids, unless their

@@ -82,6 +82,18 @@ func TestSameModel(t *testing.T) {
 	refusedAs(t, "same: files of weights", "teacher", shards(t))
 }
 
+// A plan is of headers: a student that is the teacher's file is refused there, too.
+func TestPlanOfATeacherItself(t *testing.T) {
+	inModelFolder(t)
+	for _, student := range []string{"teacher", "./teacher/"} {
+		if code, v := call(t, distilArgs("plan", "teacher", student, "--steps", "1")...); code != 5 ||
+			errorID(v) != "E-DISTILL-003" {
+			t.Errorf("%s: exit %d, %v", student, code, v["error"])
+		}
+	}
+	must(t, distilArgs("plan", "teacher", "teacher", "--steps", "1", "--allow-same-model")...)
+}
+
 // must runs a command that has to succeed.
 func must(t *testing.T, args ...string) {
 	t.Helper()
