@@ -34,10 +34,28 @@ func floatBounds(dst []quant.Rounding, values []float32, d tensor.DType) {
 		digits, least = 11, -24
 	}
 	for i, x := range values {
-		_, e := math.Frexp(float64(x)) // |x| < 2^e
-		step := float32(math.Ldexp(1, max(e-digits, least)))
+		step := powerOfTwo(max(exponent(x)-digits, least))
 		dst[i] = quant.Rounding{Below: step / 2, Above: step / 2, Step: step}
 	}
+}
+
+// exponent is that of math.Frexp: |x| < 2^e, and 0 of zero and of what is not finite. It reads it from a normal number's
+// bits, for every value of both models asks for it.
+func exponent(x float32) int {
+	e := int(math.Float32bits(x) >> 23 & 0xff)
+	if e == 0 || e == 0xff {
+		_, e = math.Frexp(float64(x))
+		return e
+	}
+	return e - 126
+}
+
+// powerOfTwo is 2^k for −149 ≤ k ≤ 127.
+func powerOfTwo(k int) float32 {
+	if k < -126 {
+		return math.Float32frombits(1 << (k + 149))
+	}
+	return math.Float32frombits(uint32(k+127) << 23)
 }
 
 // tally is what two stretches have to do with each other.
