@@ -25,6 +25,7 @@ var avx2 = &kernels{
 	name:    "avx2",
 	super32: []tileFunc{nil, super32AVX21}, super16: []tileFunc{nil, super16AVX21},
 	blocks:  []tileFunc{nil, blocksAVX21},
+	row4x32: row32AVX24, row6x32: row32AVX26, row6x16: row16AVX26,
 	unpack4: unpack4AVX2, unpack6: unpack6AVX2, unpackTable: unpackTableAVX2,
 	meta32: meta32AVX2, meta16: meta16AVX2, metaBlocks: metaBlocksAVX2, metaPowers: metaPowersAVX2,
 	top: topAVX2, sums: sumsOfAVX2, quantize: quantizeAVX2,

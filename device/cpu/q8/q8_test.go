@@ -205,3 +205,37 @@ func TestMultiply(t *testing.T) {
 		}
 	}
 }
+
+// The largest codes, with the largest scales that a type can have beside them, and activations all of which round to 127 or
+// to −127: sums in 16 bits come as near to their limits as they can, and no kernel differs from plain Go.
+func TestLargestSums(t *testing.T) {
+	const k, outs = 512, 16
+	for _, d := range types {
+		for _, code := range []byte{0xff, 0x80, 0x7f, 0x00} {
+			blocks := randomBlocks(rand.New(rand.NewPCG(8, 1)), d, outs, k)
+			for i := range blocks {
+				if at := i % d.BlockBytes(); at >= 4 && !(d == tensor.Q6_K && at >= 208) {
+					blocks[i] = code
+				}
+			}
+			ms := []*Matrix{pack(t, d, outs, k, blocks)}
+			for _, value := range []float32{127, -127, 126.5} { // 126.5 is 126 and 127 fine steps
+				for _, n := range []int{1, 3} {
+					x := slices.Repeat([]float32{value}, n*k)
+					for i := 0; i < len(x) && value == 126.5; i += 32 {
+						x[i] = 127
+					}
+					var want []float32
+					for _, isa := range slices.Backward(Names()) { // plain Go first
+						y := make([]float32, n*outs)
+						engine(t, 1, isa).Multiply(ms, n, outs, x, k, nil, y, outs, false)
+						if want == nil {
+							want = y
+						}
+						bitsEqual(t, fmt.Sprintf("%v of 0x%02x, %d rows of %g, %s", d, code, n, value, isa), y, want)
+					}
+				}
+			}
+		}
+	}
+}

@@ -233,3 +233,18 @@ func row32AVX5126(data *byte, x *int8, c *float32, chunks int)
 //
 //go:noescape
 func row16AVX5126(data *byte, x *int8, c *float32, chunks int)
+
+// row32AVX24 adds chunks of a panel with 4-bit codes to one row, as unpacking and superGo(32) of each do.
+//
+//go:noescape
+func row32AVX24(data *byte, x *int8, c *float32, chunks int)
+
+// row32AVX26 adds chunks of a panel with 6-bit codes to one row, as unpacking and superGo(32) of each do.
+//
+//go:noescape
+func row32AVX26(data *byte, x *int8, c *float32, chunks int)
+
+// row16AVX26 adds chunks of a panel with 6-bit codes to one row, as unpacking and superGo(16) of each do.
+//
+//go:noescape
+func row16AVX26(data *byte, x *int8, c *float32, chunks int)

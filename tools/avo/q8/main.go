@@ -83,6 +83,11 @@ func main() {
 	for _, r := range []single{{wide, 4, 32, true}, {wide, 6, 32, true}, {wide, 6, 16, false}} {
 		r.row()
 	}
+	avx2 := isa{name: "AVX2", parts: 2, bytes: 32}
+	masks := eachScale()
+	for _, r := range []single{{avx2, 4, 32, true}, {avx2, 6, 32, true}, {avx2, 6, 16, false}} {
+		narrow{r}.row(masks)
+	}
 	Generate()
 }
 
@@ -132,7 +137,6 @@ func (s isa) super(h, group int) {
 	x := pointer("x")
 	h *= 2
 	r := registers{s, h}
-	s.constants()
 	for i := range h {
 		for v := range s.parts {
 			s.zero(r.total(i, v))
@@ -147,13 +151,17 @@ func (s isa) super(h, group int) {
 		PREFETCHT0(operand.Mem{Base: ahead})
 		ADDQ(operand.U32(64), ahead)
 	}
-	s.groupDots(r, codes, q, group/4, false)
-	for v := range s.parts {
-		s.load(operand.Mem{Base: scale, Disp: v * s.next}, r.spare(0))
-		for i := range h {
-			VPMULLD(r.spare(0), r.group(i, v), r.group(i, v))
-			VPADDD(r.group(i, v), r.total(i, v), r.total(i, v))
+	if s.wide() {
+		s.groupDots(r, codes, q, group/4)
+		for v := range s.parts {
+			s.load(operand.Mem{Base: scale, Disp: v * s.next}, r.spare(0))
+			for i := range h {
+				VPMULLD(r.spare(0), r.group(i, v), r.group(i, v))
+				VPADDD(r.group(i, v), r.total(i, v), r.total(i, v))
+			}
 		}
+	} else {
+		s.groupOfPairs(r, codes, q, scale, group)
 	}
 	ADDQ(operand.U32(group*lanes), codes)
 	ADDQ(operand.U32(group), q)
@@ -183,20 +191,12 @@ func (s isa) load(m operand.Mem, r reg.VecPhysical) {
 	}
 }
 
-// constants loads, for AVX2, 16-bit ones and bytes of 127 into the last registers.
-func (s isa) constants() {
-	if !s.wide() {
-		VPCMPEQD(s.one(), s.one(), s.one())
-		VPSRLW(operand.U8(15), s.one(), s.one())
-		s.bytesOf(0x7f, s.low())
-	}
-}
+// Constants of blocks for AVX2: 16-bit ones, and the code that stands for 0 in each byte.
+func (s isa) one() reg.VecPhysical   { return s.vec(15) }
+func (s isa) zeros() reg.VecPhysical { return s.vec(14) }
 
-func (s isa) one() reg.VecPhysical { return s.vec(15) }
-func (s isa) low() reg.VecPhysical { return s.vec(14) }
-
-// groupDots sets the group sums to Σ c·q over n vectors of codes. With full, codes may have 8 bits.
-func (s isa) groupDots(r registers, codes, q reg.GPVirtual, n int, full bool) {
+// groupDots sets the group sums to Σ c·q over n vectors of codes; for AVX2, to Σ (c−zero)·q.
+func (s isa) groupDots(r registers, codes, q reg.GPVirtual, n int) {
 	for i := range r.h {
 		for v := range s.parts {
 			s.zero(r.group(i, v))
@@ -206,11 +206,15 @@ func (s isa) groupDots(r registers, codes, q reg.GPVirtual, n int, full bool) {
 		at := func(i int) operand.Mem { return operand.Mem{Base: q, Disp: i*rowBytes + 4*k} }
 		for v := range s.parts {
 			s.load(operand.Mem{Base: codes, Disp: k*vecBytes + v*s.next}, r.spare(v))
+			if !s.wide() {
+				VPSUBB(s.zeros(), r.spare(v), r.spare(v))
+				VPABSB(r.spare(v), r.spare(3))
+			}
 			for i := 0; i < r.h && !s.pair(); i++ {
 				if s.wide() {
 					accumulate("VPDPBUSD", at(i), r.spare(v), r.group(i, v))
 				} else {
-					s.dotsAVX2(r, at(i), r.spare(v), r.group(i, v), full)
+					s.signedDots(r, at(i), r.spare(v), r.spare(3), r.group(i, v))
 				}
 			}
 		}
@@ -236,28 +240,53 @@ func accumulate(opcode string, m operand.Op, w, sum reg.VecPhysical) {
 	})
 }
 
-// dotsAVX2 adds four products in each lane. Pairs of products fit 16 bits if codes have 7 bits, so the eighth goes its
-// own way.
-func (s isa) dotsAVX2(r registers, m operand.Mem, w, sum reg.VecPhysical, full bool) {
-	x, t := r.spare(2), r.spare(3)
+// signedDots adds four products in each lane, of signed bytes w with their magnitudes beside them: q takes their signs. A pair
+// of products is at most 2·128·127 = 32,512, and fits 16 bits.
+func (s isa) signedDots(r registers, m operand.Mem, w, magnitude, sum reg.VecPhysical) {
+	x := r.spare(2)
 	VPBROADCASTD(m, x)
-	if !full {
-		VPMADDUBSW(x, w, t)
-		VPMADDWD(s.one(), t, t)
-		VPADDD(t, sum, sum)
-		return
+	VPSIGNB(w, x, x)
+	VPMADDUBSW(x, magnitude, x)
+	VPMADDWD(s.one(), x, x)
+	VPADDD(x, sum, sum)
+}
+
+// groupOfPairs adds scale·Σ c·q of a group to the totals, for AVX2: pairs of products are added up in 16 bits as long as they
+// fit, two of codes up to 63 (2·2·63·127 = 32,004) or, in groups of 32, four of up to 31 (4·2·31·127 = 31,496).
+func (s isa) groupOfPairs(r registers, codes, q, scale reg.GPVirtual, group int) {
+	fit := group / 8
+	for k := range group / 4 {
+		for v := range s.parts {
+			s.load(operand.Mem{Base: codes, Disp: k*vecBytes + v*s.next}, r.spare(v))
+		}
+		for i := range r.h {
+			x, t := r.spare(2), r.spare(3)
+			VPBROADCASTD(operand.Mem{Base: q, Disp: i*rowBytes + 4*k}, x)
+			for v := range s.parts {
+				if k%fit == 0 {
+					VPMADDUBSW(x, r.spare(v), r.group(i, v))
+					continue
+				}
+				VPMADDUBSW(x, r.spare(v), t)
+				VPADDW(t, r.group(i, v), r.group(i, v))
+			}
+		}
+		if k%fit < fit-1 {
+			continue
+		}
+		for v := range s.parts {
+			twice := r.spare(4 + v) // the scale in both halves of a lane
+			if k < fit {
+				s.load(operand.Mem{Base: scale, Disp: v * s.next}, twice)
+				VPSLLD(operand.U8(16), twice, r.spare(3))
+				VPBLENDW(operand.U8(0xaa), r.spare(3), twice, twice)
+			}
+			for i := range r.h {
+				VPMADDWD(twice, r.group(i, v), r.group(i, v))
+				VPADDD(r.group(i, v), r.total(i, v), r.total(i, v))
+			}
+		}
 	}
-	part := r.spare(4)
-	VPAND(s.low(), w, part)
-	VPMADDUBSW(x, part, t)
-	VPMADDWD(s.one(), t, t)
-	VPADDD(t, sum, sum)
-	VPSUBB(part, w, part) // 0 or 128
-	VPSRLW(operand.U8(1), part, part)
-	VPMADDUBSW(x, part, t)
-	VPMADDWD(s.one(), t, t)
-	VPADDD(t, t, t)
-	VPADDD(t, sum, sum)
 }
 
 // minima sets the group sums to Σ min·Σq over all groups.
@@ -341,7 +370,6 @@ func (s isa) blocks(h int) {
 	codes, u, x, c := pointer("codes"), pointer("u"), pointer("x"), pointer("c")
 	h *= 2
 	r := registers{s, h}
-	s.constants()
 	for i := range h {
 		for v := range s.parts {
 			if i%2 == 0 {
@@ -356,17 +384,26 @@ func (s isa) blocks(h int) {
 	LEAQ(operand.Mem{Base: x, Disp: sumsAt}, sums)
 	LEAQ(operand.Mem{Base: x, Disp: rowDAt}, d)
 	MOVQ(pointer("zero"), zero)
-	NEGQ(zero)
-	MOVWQZX(zero.As16(), zero)
+	if s.wide() {
+		NEGQ(zero)
+		MOVWQZX(zero.As16(), zero)
+	} else {
+		VMOVD(zero.As32(), s.zeros().(reg.Vec).AsX())
+		VPBROADCASTB(s.zeros().(reg.Vec).AsX(), s.zeros())
+		VPCMPEQD(s.one(), s.one(), s.one())
+		VPSRLW(operand.U8(15), s.one(), s.one())
+	}
 	n := pointer("blocks")
 	Label("loop")
-	s.groupDots(r, codes, x, 8, true)
-	w := r.spare(0)
-	VMOVD(zero.As32(), w.(reg.Vec).AsX())
-	VPBROADCASTD(w.(reg.Vec).AsX(), w)
-	for i := range h {
-		for v := range s.parts {
-			s.pairs(r, operand.Mem{Base: sums, Disp: i * rowBytes}, w, r.group(i, v))
+	s.groupDots(r, codes, x, 8)
+	if s.wide() {
+		w := r.spare(0)
+		VMOVD(zero.As32(), w.(reg.Vec).AsX())
+		VPBROADCASTD(w.(reg.Vec).AsX(), w)
+		for i := range h {
+			for v := range s.parts {
+				s.pairs(r, operand.Mem{Base: sums, Disp: i * rowBytes}, w, r.group(i, v))
+			}
 		}
 	}
 	for v := range s.parts {
