@@ -206,8 +206,9 @@ func TestMultiply(t *testing.T) {
 	}
 }
 
-// The largest codes, with the largest scales that a type can have beside them, and activations all of which round to 127 or
-// to −127: sums in 16 bits come as near to their limits as they can, and no kernel differs from plain Go.
+// The largest codes, with the largest scales that a type can have beside them, and activations all of which round
+// to 127 or to −127: sums in 16 bits come as near to their limits as they can, and no kernel differs from plain
+// Go.
 func TestLargestSums(t *testing.T) {
 	const k, outs = 512, 16
 	for _, d := range types {

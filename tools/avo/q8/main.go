@@ -227,8 +227,8 @@ func (s isa) groupDots(r registers, codes, q reg.GPVirtual, n int) {
 	}
 }
 
-// accumulate emits an instruction of AVX-512 VNNI, which the assembler's own tables lack: sum += w·m in each lane, m being
-// one 32-bit word for all if it is in memory.
+// accumulate emits an instruction of AVX-512 VNNI, which the assembler's own tables lack: sum += w·m in each lane,
+// m being one 32-bit word for all if it is in memory.
 func accumulate(opcode string, m operand.Op, w, sum reg.VecPhysical) {
 	var suffixes []string
 	if _, ok := m.(operand.Mem); ok {
@@ -240,8 +240,8 @@ func accumulate(opcode string, m operand.Op, w, sum reg.VecPhysical) {
 	})
 }
 
-// signedDots adds four products in each lane, of signed bytes w with their magnitudes beside them: q takes their signs. A pair
-// of products is at most 2·128·127 = 32,512, and fits 16 bits.
+// signedDots adds four products in each lane, of signed bytes w with their magnitudes beside them: q takes their
+// signs. A pair of products is at most 2·128·127 = 32,512, and fits 16 bits.
 func (s isa) signedDots(r registers, m operand.Mem, w, magnitude, sum reg.VecPhysical) {
 	x := r.spare(2)
 	VPBROADCASTD(m, x)
@@ -251,8 +251,9 @@ func (s isa) signedDots(r registers, m operand.Mem, w, magnitude, sum reg.VecPhy
 	VPADDD(x, sum, sum)
 }
 
-// groupOfPairs adds scale·Σ c·q of a group to the totals, for AVX2: pairs of products are added up in 16 bits as long as they
-// fit, two of codes up to 63 (2·2·63·127 = 32,004) or, in groups of 32, four of up to 31 (4·2·31·127 = 31,496).
+// groupOfPairs adds scale·Σ c·q of a group to the totals, for AVX2: pairs of products are added up in 16 bits as
+// long as they fit, two of codes up to 63 (2·2·63·127 = 32,004) or, in groups of 32, four of up to 31 (4·2·31·127
+// = 31,496).
 func (s isa) groupOfPairs(r registers, codes, q, scale reg.GPVirtual, group int) {
 	fit := group / 8
 	for k := range group / 4 {

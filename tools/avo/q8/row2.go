@@ -8,8 +8,9 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// narrow is single for AVX2, which has neither 32 registers nor dot products of bytes: pairs of products are added up in
-// 16 bits as long as they fit, then multiplied with their scale and added in 32. Vectors of 16 lanes have two parts.
+// narrow is single for AVX2, which has neither 32 registers nor dot products of bytes: pairs of products are added
+// up in 16 bits as long as they fit, then multiplied with their scale and added in 32. Vectors of 16 lanes have
+// two parts.
 type narrow struct{ single }
 
 // registers of a narrow row, by half of the row and part.
@@ -39,7 +40,8 @@ func eachScale() (masks [2]operand.Mem) {
 func (s narrow) row(masks [2]operand.Mem) {
 	name := fmt.Sprintf("row%d%s%d", s.group, s.name, s.bits)
 	s.function(name, "func(data *byte, x *int8, c *float32, chunks int)",
-		fmt.Sprintf("adds chunks of a panel with %d-bit codes to one row, as unpacking and superGo(%d) of each do.", s.bits, s.group))
+		fmt.Sprintf("adds chunks of a panel with %d-bit codes to one row, as unpacking and superGo(%d) of each do.",
+			s.bits, s.group))
 	data, x, c, n := pointer("data"), pointer("x"), pointer("c"), pointer("chunks")
 	s.bytesOf(0x0f, low2)
 	s.bytesOf(0x30, upper2)
@@ -104,7 +106,8 @@ func (s narrow) nibbles(w, high reg.VecPhysical) {
 	VPAND(low2, high, high)
 }
 
-// fourBits adds group j of a pair: 8 vectors of codes up to 15, whose 16-bit sums come to at most 8·2·15·127 = 30,480.
+// fourBits adds group j of a pair: 8 vectors of codes up to 15, whose 16-bit sums come to at most 8·2·15·127 =
+// 30,480.
 func (s narrow) fourBits(codes, q, meta reg.GPVirtual, j int, mask operand.Mem) {
 	for p := range 4 {
 		for v := range 2 {
@@ -142,8 +145,8 @@ func (s narrow) scaled(scale, sum, total reg.VecPhysical) {
 	VPADDD(sum, total, total)
 }
 
-// sixBits adds group j of a pair, four vectors at a time. Two sums of codes up to 63 fit 16 bits, 2·2·63·127 = 32,004, and
-// four of those of a type with groups of 32, whose codes have 5 bits: 4·2·31·127 = 31,496.
+// sixBits adds group j of a pair, four vectors at a time. Two sums of codes up to 63 fit 16 bits, 2·2·63·127 =
+// 32,004, and four of those of a type with groups of 32, whose codes have 5 bits: 4·2·31·127 = 31,496.
 func (s narrow) sixBits(codes, q reg.GPVirtual, j int) {
 	fours := s.group / 16
 	fit := 2 * fours
