@@ -86,6 +86,11 @@ func (in *inputs) openTeacher(c Config) (err error) {
 	if err != nil {
 		return err
 	}
+	if c.CachePin != "" {
+		if err := r.Pin(c.CachePin); err != nil {
+			return err
+		}
+	}
 	if err := r.CheckOthers(); err != nil {
 		return err
 	}

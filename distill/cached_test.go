@@ -3,8 +3,10 @@ package distill
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"math"
 	"os"
 	"path/filepath"
@@ -204,6 +206,60 @@ func TestDamagedCache(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		contracttest.Cases(t, 1)
+	}
+}
+
+// TestForgedShard: a shard that was changed together with its rows' checksums is trained on where nobody pinned the
+// cache; where its manifest is pinned, the run ends with the shard's name before its first step.
+func TestForgedShard(t *testing.T) {
+	c := smallConfig(t, 40)
+	dir, made := cacheOf(t, c, CacheJob{Kind: cache.Hidden}, 0)
+	shards, err := filepath.Glob(filepath.Join(dir, "*.shard"))
+	if err != nil || len(shards) == 0 {
+		t.Fatal(shards, err)
+	}
+	for _, path := range shards {
+		forgeShard(t, path)
+	}
+	if _, _, err := runOnce(t, cached(t, c, dir), 0, 0); err != nil {
+		t.Errorf("not pinned: %v", err)
+	}
+	for name, pin := range map[string]string{"pinned": made.ManifestSHA, "another pin": strings.Repeat("a", 64)} {
+		contracttest.Cases(t, 1)
+		p := cached(t, c, dir)
+		p.CachePin = pin
+		kind, want := fault.Format, ".shard: its SHA-256 is"
+		if pin != made.ManifestSHA {
+			kind, want = fault.Invalid, "the pinned one is"
+		}
+		if _, _, err := runOnce(t, p, 0, 0); fault.KindOf(err) != kind || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", name, err)
+		}
+		steps, err := os.ReadFile(filepath.Join(p.Output, "steps.jsonl"))
+		if len(steps) > 0 || err != nil && !os.IsNotExist(err) {
+			t.Errorf("%s: trained: %s %v", name, steps, err)
+		}
+	}
+}
+
+// forgeShard changes a bit of every row of a shard, and its checksums with it. docs/cache-format.md has the offsets.
+func forgeShard(t *testing.T, path string) {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	castagnoli := crc32.MakeTable(crc32.Castagnoli)
+	index := 48 * (1 + int(binary.LittleEndian.Uint32(b[12:])))
+	for e := 48; e < index; e += 48 {
+		at, n := binary.LittleEndian.Uint64(b[e+32:]), uint64(binary.LittleEndian.Uint32(b[e+40:]))
+		row := b[at : at+n]
+		row[2] ^= 1
+		binary.LittleEndian.PutUint32(b[e+44:], crc32.Checksum(row, castagnoli))
+	}
+	binary.LittleEndian.PutUint32(b[index:], crc32.Checksum(b[:index], castagnoli))
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		t.Fatal(err)
 	}
 }
 

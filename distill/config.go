@@ -20,6 +20,7 @@ type Config struct {
 	Guide         Guide    // by hidden states and attention maps
 	Align         string   // AlignSame, AlignAuto, AlignProject; empty: AlignSame
 	FromCache     string   // a teacher's cache that is read instead of Teacher, which then is only compared with it; empty: none
+	CachePin      string   // SHA-256 that the manifest of FromCache has to have, and its shards with it; empty: any
 	Remote        *Remote  // brings the teacher's rows, whose addresses FromCache has; nil: nobody
 	TeacherLogits string   // LogitsAuto, LogitsLive or LogitsCache; empty: live
 	LogitsJob     CacheJob // what LogitsCache keeps

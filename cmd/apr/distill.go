@@ -22,6 +22,7 @@ import (
 	"apr/run/report"
 	"apr/run/supervise"
 	"apr/teacher"
+	"apr/teacher/cache"
 	"apr/tensor"
 )
 
@@ -231,6 +232,7 @@ func bringInputs(ctx context.Context, e *cli.Env, c *distill.Config) (err error)
 		}
 	}
 	if c.FromCache != "" && c.Remote == nil {
+		_, c.CachePin = cache.Pin(c.FromCache)
 		if c.FromCache, err = localCache(ctx, e, c.FromCache); err != nil {
 			return err
 		}

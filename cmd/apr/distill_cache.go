@@ -64,6 +64,11 @@ func (o *distillOptions) checkCache(s cli.Settings) error {
 	without, alone := "without --stage precompute", "without --stage precompute or --teacher-logits cache"
 	keeps := o.precomputes() || o.TeacherLogits == distill.LogitsCache || o.remotely()
 	hidden := keeps && !o.remotely() && o.cacheKind(s) == cache.Hidden
+	// A value that is the default is asked for all the same: a run of several epochs keeps hidden states, or nothing. One
+	// configuration may serve precompute and the run from its cache.
+	asked := func(name string) bool {
+		return s.Given(name) && !(o.Cache != "" && strings.HasPrefix(s.Origin(name), "config "))
+	}
 	for option, name := range map[string]string{"cache": o.Cache, "output": o.Output} {
 		if option == "cache" || o.precomputes() {
 			if err := checkPlace(option, name); err != nil {
@@ -73,13 +78,13 @@ func (o *distillOptions) checkCache(s cli.Settings) error {
 	}
 	return refuseIdle([]idle{
 		{"cache", o.Cache != "" && o.precomputes(), "with --stage precompute, whose cache is --output"},
-		{"cache-kind", s.Changed("cache-kind") && !keeps, alone},
-		{"draws", s.Changed("draws") && !keeps, alone},
-		{"cache-entropy", s.Changed("cache-entropy") && !keeps, alone},
+		{"cache-kind", asked("cache-kind") && !keeps, alone},
+		{"draws", asked("draws") && !keeps, alone},
+		{"cache-entropy", asked("cache-entropy") && !keeps, alone},
 		{"shard", s.Changed("shard") && !o.precomputes(), without},
 		{"shard-count", s.Given("shard-count") && !o.precomputes(), without},
-		{"shard-size", s.Changed("shard-size") && !o.precomputes(), without},
-		{"draws", s.Changed("draws") && hidden, "with --cache-kind hidden"},
+		{"shard-size", asked("shard-size") && !o.precomputes(), without},
+		{"draws", s.Given("draws") && hidden, "with --cache-kind hidden"},
 		{"teacher-logits", s.Changed("teacher-logits") && o.precomputes(), "with --stage precompute, which trains nothing"},
 		{"teacher-logits", s.Changed("teacher-logits") && o.remotely(), "with a teacher in other processes"},
 		{"cache", o.Cache != "" && o.remotely(), "with a teacher in other processes"},
@@ -87,7 +92,7 @@ func (o *distillOptions) checkCache(s cli.Settings) error {
 		{"tls-ca", o.TLSCA != "" && !o.remotely(), "without TEACHER tcp://HOST:PORT"},
 		{"teacher-logits", s.Changed("teacher-logits") && o.Cache != "", "with --cache, which is read in every epoch"},
 		{"teacher-logits", s.Changed("teacher-logits") && o.Alpha == 0, "with --alpha 0: no loss compares with the teacher"},
-		{"cache-entropy", s.Changed("cache-entropy") && hidden, "with --cache-kind hidden"},
+		{"cache-entropy", s.Given("cache-entropy") && hidden, "with --cache-kind hidden"},
 		{"resume", o.Resume != "" && o.precomputes(), "with --stage precompute: the same command goes on by itself"},
 		{"supervise", o.Supervise && o.precomputes(), "with --stage precompute"},
 		{"align", s.Changed("align") && o.precomputes(), "with --stage precompute, which reads no student"},

@@ -161,6 +161,93 @@ func harmless(r *Reader, h Header, path string, b []byte) bool {
 	return r.JSON() != nil && bytes.Equal(r.JSON(), h.JSON()) && strings.HasSuffix(path, ".json") && len(b) > 0
 }
 
+// forge rewrites the shard of these keys with other rows, whose checksums are right, and returns its name.
+func forge(t *testing.T, dir string, h Header, keys []Key, rows [][]byte) string {
+	t.Helper()
+	name := nameOf(h.Digest(), keys)
+	path := filepath.Join(dir, name)
+	b := encodeShard(h, keys, rows)
+	if st, err := os.Stat(path); err != nil || st.Size() != int64(len(b)) {
+		t.Fatal("the forged shard has another size", err)
+	}
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+// TestPin: a shard that was changed together with its checksums is read where the cache is not pinned, and refused by
+// name where it is, by every way to its rows and each time; another shard is read on. Another manifest is no match.
+func TestPin(t *testing.T) {
+	for _, kind := range []string{Draws, Hidden} {
+		dir := filepath.Join(t.TempDir(), "cache")
+		h := tiny()
+		keys, rows := tinyRows(t, h)
+		if kind == Hidden {
+			h.Kind, h.Width, h.DType = Hidden, 2, "bf16"
+			for i := range rows {
+				rows[i] = bytes.Repeat([]byte{0, 0x3f}, h.SeqLen*h.Width) // 0.5
+			}
+		}
+		w, err := Create(dir, h, keys)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range w.Shards() {
+			if err := w.Write(s, rows[s.Lo:s.Hi]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if missing, err := w.Seal(); len(missing) != 0 || err != nil {
+			t.Fatal(missing, err)
+		}
+		other := bytes.Clone(rows[0])
+		other[len(other)-1] = 0x40 // another value of the last position, or one bit of the last count
+		if kind == Draws {
+			if other, err = EncodeDraws(h, Drawn{From: []int32{0, 2, 3}, Entries: []Entry{{1, 1}, {9, 2}, {4, 3}},
+				Entropy: []float32{1.5, 0.25}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		name := forge(t, dir, w.header, keys[:2], [][]byte{other, rows[1]})
+		read := func(r *Reader, k Key) error {
+			if kind == Draws {
+				_, err := r.Drawn(k)
+				return err
+			}
+			if err := r.HiddenBytes(k, make([]byte, h.RowLimit())); err != nil {
+				return err
+			}
+			return r.Hidden(k, make([]float32, h.SeqLen*h.Width))
+		}
+		r, err := Open(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if b, err := r.Row(keys[0]); err != nil || !bytes.Equal(b, other) || read(r, keys[0]) != nil {
+			t.Errorf("%s, not pinned: %x, %v", kind, b, err)
+		}
+		if err := r.Pin(strings.Repeat("0", 64)); fault.KindOf(err) != fault.Invalid {
+			t.Errorf("%s, another manifest: %v", kind, err)
+		}
+		if err := r.Pin(r.SHA256); err != nil {
+			t.Fatal(err)
+		}
+		for _, k := range []Key{keys[0], keys[1], keys[0]} {
+			_, err := r.Row(k)
+			for _, err := range []error{err, read(r, k)} {
+				if fault.KindOf(err) != fault.Format || !strings.Contains(err.Error(), name+": its SHA-256 is") {
+					t.Errorf("%s, pinned: %v", kind, err)
+				}
+				contracttest.Cases(t, 1)
+			}
+		}
+		if err := read(r, keys[2]); err != nil {
+			t.Errorf("%s, another shard: %v", kind, err)
+		}
+	}
+}
+
 // TestMissing: what is not there is named.
 func TestMissing(t *testing.T) {
 	for _, tt := range []struct {

@@ -1,12 +1,14 @@
 package cache
 
 import (
+	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 
 	"apr/internal/fault"
 	"apr/internal/readfile"
@@ -23,6 +25,7 @@ type Reader struct {
 	shards []file
 	others []file
 	places map[Key]place
+	whole  []func() error // of each shard, whether it has the manifest's hash; nil: the cache is not pinned
 }
 
 // Is reports whether a folder is, or becomes, a teacher's cache.
@@ -76,7 +79,7 @@ func LookIn(store Store) (s State, err error) {
 }
 
 // Open opens a sealed cache. It reads the indexes of all shards, not their rows: these are compared with their
-// checksums when they are read.
+// checksums when they are read, and of a pinned cache (see Pin) with the hashes of the manifest.
 func Open(dir string) (*Reader, error) {
 	s, err := Look(dir)
 	if err != nil {
@@ -86,7 +89,7 @@ func Open(dir string) (*Reader, error) {
 		return nil, fault.In(fault.Invalid, dir, "the cache is not sealed: %d of %d shards are there", s.Shards, s.Header.Shards()).
 			WithHint("run the command that made it again: it makes what is missing and seals the cache").WithID("E-CACHE-030")
 	}
-	r := &Reader{Header: s.Header, Dir: dir, SHA256: s.SHA256, places: map[Key]place{}}
+	r := &Reader{Header: s.Header, Dir: dir, places: map[Key]place{}}
 	if err := r.readManifest(); err != nil {
 		return nil, err
 	}
@@ -156,7 +159,14 @@ func parseManifest(s Store, h Header) (m manifest, err error) {
 
 // readManifest reads manifest.json and looks whether the files that it names are there and of their size.
 func (r *Reader) readManifest() error {
-	m, err := parseManifest(Folder(r.Dir), r.Header)
+	d := Folder(r.Dir)
+	src, err := text(d, manifestFile, maxManifest)
+	if err != nil {
+		return err
+	}
+	sum := sha256.Sum256([]byte(src))
+	r.SHA256 = hex.EncodeToString(sum[:])
+	m, err := parseManifest(memory{d, src}, r.Header)
 	if err != nil {
 		return err
 	}
@@ -202,14 +212,46 @@ func (r *Reader) absent(k Key) error {
 		WithID("E-CACHE-037")
 }
 
+// Pin refuses a cache whose manifest has another SHA-256, and from now on compares each shard with the manifest
+// before the first of its rows is read: checksums of rows find damage, but not rows that somebody changed together
+// with them.
+func (r *Reader) Pin(sum string) error {
+	d := Folder(r.Dir)
+	if err := samePin(d, sum, r.SHA256); err != nil {
+		return err
+	}
+	r.whole = nil
+	for _, f := range r.shards {
+		r.whole = append(r.whole, sync.OnceValue(func() error {
+			is, err := hashed(d, f.Name)
+			if err != nil {
+				return err
+			}
+			return f.differs(d, is)
+		}))
+	}
+	return nil
+}
+
+// open opens the shard that a row lies in.
+func (r *Reader) open(p place) (f *os.File, path string, err error) {
+	path = filepath.Join(r.Dir, r.shards[p.shard].Name)
+	if r.whole != nil {
+		if err := r.whole[p.shard](); err != nil {
+			return nil, path, err
+		}
+	}
+	f, _, err = readfile.Open(path)
+	return f, path, err
+}
+
 // row reads the bytes of a row, and says where from.
 func (r *Reader) row(k Key) (b []byte, p place, path string, err error) {
 	p, ok := r.places[k]
 	if !ok {
 		return nil, p, "", r.absent(k)
 	}
-	path = filepath.Join(r.Dir, r.shards[p.shard].Name)
-	f, _, err := readfile.Open(path)
+	f, path, err := r.open(p)
 	if err != nil {
 		return nil, p, path, err
 	}
@@ -256,15 +298,14 @@ func (r *Reader) HiddenBytes(k Key, dst []byte) error {
 	if !ok {
 		return r.absent(k)
 	}
-	path := filepath.Join(r.Dir, r.shards[p.shard].Name)
-	if int64(len(dst)) != int64(p.size) {
-		return damagedRow(path, p, fmt.Errorf("has %d bytes, not %d", p.size, len(dst)))
-	}
-	f, _, err := readfile.Open(path)
+	f, path, err := r.open(p)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
+	if int64(len(dst)) != int64(p.size) {
+		return damagedRow(path, p, fmt.Errorf("has %d bytes, not %d", p.size, len(dst)))
+	}
 	_, err = readRowTo(dst, f, path, p)
 	return err
 }
