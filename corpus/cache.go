@@ -168,6 +168,7 @@ type question struct {
 	MessagesField string
 	OneBadIn      int
 	Words         bool     `json:",omitempty"` // of the teacher's own, which are errors otherwise
+	PromptsAlone  bool     `json:",omitempty"` // records that are errors otherwise
 	Inputs        []string // in order: how each file is read, and its content, or its size
 }
 
@@ -176,7 +177,7 @@ func newQuestion(enc IdentifiedEncoder, opt EncodeOptions) question {
 	return question{
 		Version: cacheVersion, Encoder: hex.EncodeToString(id[:]), EOS: opt.EOS, Vocab: opt.Vocab, Turns: opt.Turns, NFC: opt.NFC,
 		TextField: opt.Read.TextField, MessagesField: opt.Read.MessagesField, OneBadIn: oneBadIn,
-		Words: opt.Read.TeacherPrompts,
+		Words: opt.Read.TeacherPrompts, PromptsAlone: opt.Read.PromptsAlone,
 	}
 }
 

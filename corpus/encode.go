@@ -218,14 +218,15 @@ func (g *group) encode(enc Encoder, opt EncodeOptions) {
 				g.err = d.fault(fault.Invalid, "the conversation cannot be encoded").Because(g.err).WithID("E-CORPUS-061")
 				return
 			}
-			if d.Teacher != nil {
-				g.err = d.words(&e, enc)
+			asks := d.Teacher != nil || d.bare
+			if asks {
+				g.err = d.ask(&e, enc)
 			}
 			if g.err != nil {
 				g.err = d.fault(fault.Invalid, "the conversation cannot be encoded").Because(g.err).WithID("E-CORPUS-061")
 				return
 			}
-			if opt.Turns == AllTurns && d.Teacher == nil {
+			if opt.Turns == AllTurns && !asks {
 				e.mask = nil
 			}
 		} else {

@@ -112,8 +112,8 @@ type cutting struct {
 func (t *Tokens) longest(chosen map[Hash]bool, missing int64) (c cutting) {
 	var most, start int64
 	for i, d := range t.Docs {
-		worded := t.Words != nil && t.Words[i] != nil // its prompt is not cut
-		if n := d.End - start; !chosen[d.Hash] && n > most && !worded {
+		whole := t.Words != nil && t.Words[i] != nil || t.Mask != nil && !slices.Contains(t.Mask[start:d.End], 1)
+		if n := d.End - start; !chosen[d.Hash] && n > most && !whole { // a prompt is not cut
 			most, c.of = n, d.Hash
 		}
 		start = d.End

@@ -55,7 +55,7 @@ func parsePrivileged(p pair, v strictjson.Value, opt ReadOptions) (d Document, b
 	return d, bad
 }
 
-// parseQuestion reads a record without an answer: the place of one stands in it.
+// parseQuestion reads a record without an answer: the place of one stands in the document.
 func parseQuestion(p pair, v strictjson.Value) (Document, *fault.Error) {
 	ask, _ := v.Get(p.ask)
 	if ask.Kind() == strictjson.Array {
@@ -80,28 +80,43 @@ func parseQuestion(p pair, v strictjson.Value) (Document, *fault.Error) {
 	return d, nil
 }
 
-// words sets e.words to what the teacher reads of document d: the ids of the teacher's conversation up to the reply, and where
-// the reply begins in e.ids, the ids that the student reads. If the record has no reply, e.ids end where it would begin.
-func (d *Document) words(e *encoded, enc Encoder) error {
-	at, theirs := lastRun(e.mask), slices.Concat(d.Teacher, d.Messages[d.prompt:])
-	ids, mask, err := enc.AppendChat(nil, []uint8{}, theirs)
+// ask prepares a document whose one reply is the student's own: replies within the prompt are no targets, and if the
+// record has no reply, e.ids end where it would begin. What the teacher reads in the prompt's place becomes e.words.
+func (d *Document) ask(e *encoded, enc Encoder) error {
+	at, err := replyAt(e.mask, d.Messages)
 	if err != nil {
 		return err
 	}
-	end := lastRun(mask)
-	// Without a run for each reply the last one may be another's: a template may write nothing of an empty one.
-	if at <= 0 || end <= 0 || runs(e.mask) < replies(d.Messages) || runs(mask) < replies(theirs) {
-		return fault.New(fault.Invalid, "the chat template writes no reply of the assistant behind %q", teacherPrompt).
-			WithID("E-CORPUS-086")
+	if d.Teacher != nil {
+		theirs := slices.Concat(d.Teacher, d.Messages[d.prompt:])
+		ids, mask, err := enc.AppendChat(nil, []uint8{}, theirs)
+		if err != nil {
+			return err
+		}
+		end, err := replyAt(mask, theirs)
+		if err != nil {
+			return err
+		}
+		e.words = &Words{IDs: ids[:end], At: at}
 	}
-	e.words = &Words{IDs: ids[:end], At: at}
 	if d.bare {
 		e.ids, e.mask = e.ids[:at], e.mask[:at]
 	}
-	for i := range at { // replies within the prompt are no targets: one reply has the teacher's words
+	for i := range at {
 		e.mask[i] = 0
 	}
 	return nil
+}
+
+// replyAt returns where the last reply begins in a conversation's ids, of which mask says what counts.
+func replyAt(mask []uint8, messages []Message) (int, error) {
+	at := lastRun(mask)
+	// Without a run for each reply the last one may be another's: a template may write nothing of an empty one.
+	if at <= 0 || runs(mask) < replies(messages) {
+		return 0, fault.New(fault.Invalid, "the chat template writes no reply of the assistant behind the prompt").
+			WithID("E-CORPUS-086")
+	}
+	return at, nil
 }
 
 // lastRun returns where the last run of ones begins; −1: there is none.

@@ -9,21 +9,23 @@ import (
 	"apr/internal/contracttest"
 )
 
+// chatText shows ids of byteEncoder: a conversation is, per message, < or [ (user, assistant), its content, and /.
+func chatText(ids []int32) string {
+	var s strings.Builder
+	for _, id := range ids {
+		s.WriteString(map[int32]string{256: "<", 257: "[", 258: "/", eos: "$"}[id])
+		if id < 256 {
+			s.WriteByte(byte(id))
+		}
+	}
+	return s.String()
+}
+
 // TestTeacherPrompt: of each record the student's prompt, what the teacher reads in its place, and what counts.
 func TestTeacherPrompt(t *testing.T) {
 	opt := options
 	opt.Read.TeacherPrompts = true
-	// A conversation is, per message, < or [ (user, assistant), its content, and /.
-	text := func(ids []int32) string {
-		var s strings.Builder
-		for _, id := range ids {
-			s.WriteString(map[int32]string{256: "<", 257: "[", 258: "/", eos: "$"}[id])
-			if id < 256 {
-				s.WriteByte(byte(id))
-			}
-		}
-		return s.String()
-	}
+	text := chatText
 	for _, c := range []struct{ record, ids, counts, prompt, teacher string }{
 		{`{"prompt": "a", "teacher_prompt": "bcd", "completion": "xy"}`, "<a/[xy/$", "----+++-", "<a/[", "<bcd/["},
 		{`{"prompt": "abc", "teacher_prompt": "d", "completion": ""}`, "<abc/[/$", "------+-", "<abc/[", "<d/["},
@@ -60,6 +62,55 @@ func TestTeacherPrompt(t *testing.T) {
 				text(teacher))
 		}
 		contracttest.Cases(t, 1)
+	}
+}
+
+// TestPromptAlone: a prompt without a reply, as the student goes on with it. Nothing counts, also of replies within it,
+// and whoever needs a reply is told which field is missing.
+func TestPromptAlone(t *testing.T) {
+	opt := options
+	opt.Read.TeacherPrompts, opt.Read.PromptsAlone = true, true
+	for _, c := range []struct{ record, prompt, lacks string }{
+		{`{"prompt": "ab"}`, "<ab/[", "completion"},
+		{`{"prompt": "ab", "completion": null, "teacher_prompt": null}`, "<ab/[", ""},
+		{`{"instruction": "a", "input": "b"}`, "<a\n\nb/[", "output"},
+		{`{"prompt": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"},
+			{"role": "user", "content": "c"}]}`, "<a/[b/<c/[", "completion"},
+	} {
+		record := strings.ReplaceAll(c.record, "\n", " ")
+		path := []string{put(t, "d.jsonl", []byte(record))}
+		for _, turns := range []Turns{AutoTurns, AllTurns} {
+			opt.Turns = turns
+			tok, _, err := Load(context.Background(), path, byteEncoder{}, opt)
+			if err != nil {
+				t.Fatalf("%s: %v", record, err)
+			}
+			if len(tok.Mask) != len(tok.IDs) || slices.Contains(tok.Mask, 1) {
+				t.Errorf("%s: %v counts of %v", record, tok.Mask, tok.IDs)
+			}
+			p, err := NewPrompts(tok, PromptOptions{SeqLen: 40})
+			if err != nil || p.Len() != 1 {
+				t.Fatalf("%s: %v", record, err)
+			}
+			prompt, teacher := p.At(0, 1)
+			if !slices.Equal(prompt, teacher) || chatText(prompt) != c.prompt {
+				t.Errorf("%s: %q and for the teacher %q", record, chatText(prompt), chatText(teacher))
+			}
+			if train, held := tok.split(func(Hash) bool { return false }, tok.longest(nil, 2)); len(held.IDs) > 0 {
+				t.Errorf("%s: cut to %q", record, chatText(train.IDs))
+			}
+			contracttest.Cases(t, 1)
+		}
+		_, _, err := Load(context.Background(), path, byteEncoder{}, options)
+		if c.lacks != "" && (err == nil || !strings.Contains(err.Error(), `without "`+c.lacks+`"; the record has `)) {
+			t.Errorf("%s: %v", record, err)
+		}
+	}
+	opt.Turns = options.Turns
+	both := put(t, "b.jsonl", []byte(`{"prompt": "a", "instruction": "b", "output": "x"}`))
+	tok, _, err := Load(context.Background(), []string{both}, byteEncoder{}, opt)
+	if err != nil || chatText(tok.IDs) != "<b/[x/$" {
+		t.Errorf("a whole record beside a prompt: %v", err)
 	}
 }
 

@@ -33,6 +33,8 @@ type ReadOptions struct {
 	// TeacherPrompts lets records of JSON have a field "teacher_prompt", which becomes Document.Teacher; their completion
 	// may be absent then. Without it such records are refused.
 	TeacherPrompts bool
+	// PromptsAlone lets records of JSON have a prompt without a completion: a model writes the replies itself.
+	PromptsAlone bool
 	// AnyText reads a named file as one text if its name does not end as records (.jsonl) or tables (.csv) do.
 	AnyText bool
 }
@@ -185,7 +187,8 @@ type Skip struct {
 //	instruction, output   Alpaca, likewise; a non-empty input follows the instruction behind an empty line
 //
 // A non-empty system of the last two forms is the system's turn. A teacher_prompt of these two, a text or a list of
-// messages, is what a teacher reads in the place of the question; see ReadOptions.TeacherPrompts.
+// messages, is what a teacher reads in the place of the question; see ReadOptions.TeacherPrompts. The answer
+// is needed unless ReadOptions.PromptsAlone says otherwise.
 //
 // Bad records are left out; if they are more than 1 in 1,000, or there is no document, Read returns a fault of kind
 // Invalid. The Report is returned with every error too.
@@ -275,7 +278,11 @@ func (r *reader) verdict(paths []string) error {
 	if rep.BadRecords*oneBadIn > rep.Records {
 		f := fault.New(fault.Invalid, "%d of %d records are bad, more than 1 in %d; the first", rep.BadRecords, rep.Records, oneBadIn).
 			Because(rep.Bad[0]).WithID("E-CORPUS-040")
-		if first := (*fault.Error)(nil); errors.As(rep.Bad[0], &first) && first.ID == "E-JSONL-007" {
+		first := (*fault.Error)(nil)
+		if errors.As(rep.Bad[0], &first) && first.ID == "E-JSONL-015" {
+			return f.WithHint("%s", first.Hint)
+		}
+		if first != nil && first.ID == "E-JSONL-007" {
 			hint := "--text-field or --messages-field names another field; apr help data shows the forms of records"
 			if rep.Records == 1 {
 				hint += "; records in a list of that object: jq -c '.NAME[]' FILE > records.jsonl"

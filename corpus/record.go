@@ -129,13 +129,29 @@ func contentOf(v strictjson.Value, opt ReadOptions) (Document, *fault.Error) {
 			if asks && words {
 				return parsePrivileged(p, v, opt)
 			}
-			if asks && answers {
+			if asks && answers && !(opt.PromptsAlone && answer.Kind() == strictjson.Null) {
 				return parsePair(p, v, answer)
+			}
+		}
+		for _, p := range pairs {
+			if _, asks := v.Get(p.ask); asks {
+				return parsePromptAlone(p, v, opt)
 			}
 		}
 	}
 	return Document{}, fault.New(fault.Format, "no field %s; the record has %s", opt.sought(), quotedNames(keys(v))).
 		WithHint("name the field with --text-field or --messages-field").WithID("E-JSONL-007")
+}
+
+// parsePromptAlone reads a record of a question without an answer, where a model writes it.
+func parsePromptAlone(p pair, v strictjson.Value, opt ReadOptions) (Document, *fault.Error) {
+	if opt.PromptsAlone {
+		return parseQuestion(p, v)
+	}
+	return Document{}, fault.New(fault.Format, "field %q without %q; the record has %s", p.ask, p.answer,
+		quotedNames(keys(v))).
+		WithHint("prompts alone are enough where the student writes every row (--on-policy 1); --stage generate lets a " +
+			"teacher answer them").WithID("E-JSONL-015")
 }
 
 // keys are the names of an object's fields.

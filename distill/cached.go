@@ -141,7 +141,7 @@ func (in *inputs) checkCache(c Config) error {
 	if err := in.describeRows(c, &asked); err != nil {
 		return err
 	}
-	if err := in.cache.Same(in.cache.Dir, asked, "tokenizer", "packing", "seq_len", "vocab"); err != nil {
+	if err := in.sameRows(asked, "tokenizer", "packing", "seq_len", "vocab"); err != nil {
 		return err
 	}
 	if err := in.checkRemote(c); err != nil {
@@ -225,13 +225,13 @@ func (in *inputs) checkCachedRows(c Config, obs Observer) error {
 	if err := in.describeRows(c, &asked); err != nil {
 		return err
 	}
-	if err := in.cache.Same(in.cache.Dir, asked, "template"); err != nil {
+	if err := in.sameRows(asked, "template"); err != nil {
 		return err
 	}
 	keys, _ := cacheKeys(in.rows, c.DocumentMask, nil)
 	if in.cache.client != nil {
 		asked.Rows, asked.RowsSHA256 = len(keys), cache.HashKeys(keys)
-		return in.cache.Same(in.cache.Dir, asked, "rows", "rows_sha256")
+		return in.sameRows(asked, "rows", "rows_sha256")
 	}
 	missing := 0
 	for _, k := range keys {

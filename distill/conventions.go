@@ -29,7 +29,7 @@ func (in *inputs) align(c Config, obs Observer) (err error) {
 		return in.project(c, obs)
 	}
 	if err != nil {
-		return suggestProject(c, err)
+		return in.suggestProject(c, err)
 	}
 	if in.unproven != "" {
 		obs.Message("warning: %s", in.unproven)

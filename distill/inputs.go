@@ -397,7 +397,7 @@ func (in *inputs) encode(ctx context.Context, c Config, name string, paths []str
 	}
 	t, report, use, err := c.TokenCache.Load(ctx, paths, enc, corpus.EncodeOptions{
 		Read: corpus.ReadOptions{TextField: c.TextField, MessagesField: c.MessagesField, Sources: c.Ensemble.routed(),
-			TeacherPrompts: c.OnPolicy.On()},
+			TeacherPrompts: c.OnPolicy.On(), PromptsAlone: c.OnPolicy.On() && c.OnPolicy.Rows(c.Rows()) == c.Rows()},
 		EOS: eos, Vocab: in.vocab, Turns: turns,
 	})
 	if err != nil {

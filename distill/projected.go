@@ -66,15 +66,18 @@ func (p *projected) idle() *projected {
 // more does not teach, and the run says how much that was.
 const rowsOfTeacher = 2
 
-// project compares the tokenizers and builds W. The student's tokenizer is that of the run.
-func (in *inputs) project(c Config, obs Observer) error {
+// onPolicyFlag is named where tokenizers that differ keep a student from writing rows.
+const onPolicyFlag = "--on-policy"
+
+// unprojected is what keeps a teacher with another tokenizer from teaching this run; empty: nothing.
+func (in *inputs) unprojected(c Config) string {
 	for _, t := range []struct {
 		asked bool
 		what  string
 	}{
 		{len(c.Teachers()) > 1 || c.Ensemble.routed(), "several teachers"},
 		{c.FromCache != "", "--cache"},
-		{c.OnPolicy.On(), "--on-policy"},
+		{c.OnPolicy.On(), onPolicyFlag},
 		{c.Ranks.All() > 1 || c.Ranks.SameBits, "several ranks or --deterministic=world"},
 		{c.Guide.any(), "--strategy progressive or --attention-weight, which compare position by position"},
 		{c.TeacherFP8, "--teacher-gemm fp8"},
@@ -82,8 +85,17 @@ func (in *inputs) project(c Config, obs Observer) error {
 		{in.adapter != nil && sameFile(c.Teacher, c.Student), "adapters beside the teacher's own weights"},
 	} {
 		if t.asked {
-			return fault.New(fault.Unavailable, "not built yet: --align %s with %s", c.alignment(), t.what).WithID("E-ALIGN-011")
+			return t.what
 		}
+	}
+	return ""
+}
+
+// project compares the tokenizers and builds W. The student's tokenizer is that of the run.
+func (in *inputs) project(c Config, obs Observer) error {
+	if what := in.unprojected(c); what != "" {
+		return fault.New(fault.Unavailable, "not built yet: --align %s with %s", c.alignment(), what).
+			WithHint("leave that out, or choose models with one tokenizer").WithID("E-ALIGN-011")
 	}
 	if in.student == nil {
 		return fault.New(fault.Usage, "--align %s has no effect with --student-config: a new student takes the "+
@@ -146,13 +158,21 @@ func (c Config) alignment() string {
 }
 
 // suggestProject adds to a fault about two tokenizers what can be done.
-func suggestProject(c Config, err error) error {
+func (in *inputs) suggestProject(c Config, err error) error {
 	f := (*fault.Error)(nil)
-	if errors.As(err, &f) && f.ID == "E-VOCAB-001" && len(c.Teachers()) == 1 && c.FromCache == "" && c.Student != "" {
+	if !errors.As(err, &f) || f.ID != "E-VOCAB-001" || c.FromCache != "" || c.Student == "" {
+		return err
+	}
+	switch what := in.unprojected(c); what {
+	case "":
 		return f.WithHint("--align project moves the teacher's probabilities to the student's ids; --align same needs " +
 			"models that turn every text into the same ids")
+	case onPolicyFlag:
+		return f.WithHint("choose a student with the teacher's tokenizer; without --on-policy, --align project teaches " +
+			"this one on text of the data")
+	default:
+		return f.WithHint("choose models with one tokenizer; --align project is not built with %s", what)
 	}
-	return err
 }
 
 // projectedBy refuses a device that cannot move probabilities.

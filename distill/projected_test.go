@@ -190,6 +190,12 @@ func TestAlignRefused(t *testing.T) {
 		{"chunk with guides", "E-ALIGN-011", "--align chunk with", fault.Unavailable, func(c *Config) {
 			c.Align, c.Guide.Attention = AlignChunk, 1
 		}},
+		{"the default with rows of the student's own", "E-VOCAB-001", "without --on-policy, --align project", fault.Invalid,
+			func(c *Config) {
+				c.Align, c.Loss.Alpha, c.OnPolicy = "", 1, OnPolicy{Fraction: 1, MaxTokens: 8, PromptTokens: 8, Samples: 1}
+			}},
+		{"the default with fp8", "E-VOCAB-001", "--align project is not built with --teacher-gemm fp8", fault.Invalid,
+			func(c *Config) { c.Align, c.TeacherFP8 = "", true }},
 		{"several teachers", "E-ALIGN-011", "several teachers", fault.Unavailable,
 			func(c *Config) { c.Ensemble.More = []string{"../testdata/models/gosrc-q4_k_m.gguf"} }},
 		{"rows of the student's own", "E-ALIGN-011", "--on-policy", fault.Unavailable, func(c *Config) {

@@ -81,7 +81,18 @@ func (in *inputs) checkRemote(c Config) error {
 			asked.Draws = n
 		}
 	}
-	return in.cache.Same(in.cache.Dir, asked, names...)
+	return in.sameRows(asked, names...)
+}
+
+// sameRows refuses rows that differ in one of the named fields from what is asked for. A teacher in other processes is
+// started anew; nothing has to be precomputed.
+func (in *inputs) sameRows(asked cache.Header, names ...string) error {
+	err := in.cache.Same(in.cache.Dir, asked, names...)
+	if f := (*fault.Error)(nil); in.cache.client != nil && errors.As(err, &f) {
+		return f.WithHint("give this run the options that the teacher was started with, or start another teacher with " +
+			"this run's: apr teach TEACHER -d DATA")
+	}
+	return err
 }
 
 // brought are rows that a client brings.

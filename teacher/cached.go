@@ -269,7 +269,7 @@ func CheckLoss(where string, r cache.Header, spec device.LossSpec) error {
 	case spec.Divergence == device.ForwardKL, spec.Divergence == device.JSD && beta == 0:
 	default:
 		return fault.In(fault.Invalid, where, "holds draws, from which forward KL alone can be descended").At("--divergence").
-			WithHint("--divergence forward-kl, or a cache of hidden states: --stage precompute --cache-kind hidden").WithID("E-TEACHER-020")
+			WithHint("--divergence forward-kl, or hidden states of the teacher: --cache-kind hidden").WithID("E-TEACHER-020")
 	}
 	if spec.Temperature != r.Temperature {
 		return fault.In(fault.Invalid, where, "its draws were made at temperature %g, asked for is %g", r.Temperature,

@@ -267,6 +267,8 @@ func TestTeachHandshake(t *testing.T) {
 		want string
 	}{
 		{[]string{"--seed", "43"}, 5, "another seed: it has 42, asked for is 43"},
+		{[]string{"--seed", "43"}, 5, "apr teach TEACHER"},
+		{[]string{"-d", "other.jsonl"}, 5, "apr teach TEACHER"},
 		{[]string{"--temperature", "2"}, 5, "made at temperature 1, asked for is 2"},
 		{[]string{"--seq-len", "24"}, 5, "another seq_len: it has 16, asked for is 24"},
 		{[]string{"--no-packing"}, 5, `another packing: it has "packed", asked for is "a document a row"`},

@@ -26,7 +26,7 @@ Records are recognised by their fields, the first of these that a record has:
   text, content          a text
   messages               a conversation: [{"role": …, "content": …}, …]
   conversations          ShareGPT: [{"from": "human", "value": …}, {"from": "gpt", …}, …]
-  prompt, completion     a question and its answer
+  prompt, completion     a question and its answer, which distill --on-policy 1 does not need
     teacher_prompt         beside prompt: what the teacher alone reads in its place (distill --on-policy 1)
   instruction, output    Alpaca; input, if it is not empty, follows the instruction
 --text-field and --messages-field name other fields. A bad record (also one with NUL, as \u0000 too) is left out and named by file and line;

@@ -90,6 +90,9 @@ type said struct {
 // same refuses a teacher that says other rows than the first one.
 func (c *Client) same(address string, h said) error {
 	if err := h.header.Same(address, c.Header); err != nil {
+		if f := (*fault.Error)(nil); errors.As(err, &f) {
+			return f.WithHint("start all teachers with the same options: each makes a part of the same rows")
+		}
 		return err
 	}
 	if h.sum != c.HeadSHA256 || h.size != c.HeadBytes {
