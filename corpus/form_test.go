@@ -42,7 +42,8 @@ func TestForms(t *testing.T) {
 		}
 	}
 	for _, c := range []struct{ record, want string }{
-		{`{"prompt": "P", "response": "C"}`, `field "prompt" without "completion"; the record has "prompt", "response" [E-JSONL-015]`},
+		{`{"prompt": "P", "response": "C"}`,
+			`field "prompt" without "completion"; the record has "prompt", "response" [E-JSONL-015]`},
 		{`{"instruction": "I", "output": 7}`, `field "output" is a number, not a string [E-JSONL-009]`},
 		{`{"conversations": [{"from": "human", "value": "H"}, {"from": "function", "value": "G"}]}`, `message 2: from "function" is none of human, gpt, system`},
 		{`{"conversations": [{"from": "human"}]}`, `message 1: key "value" is missing`},
