@@ -33,10 +33,12 @@ type TensorDiff struct {
 	MaxAbs *float64 `json:"max_abs"` // max |a−b|
 	RMSE   *float64 `json:"rmse"`    // √(1/n Σ(a−b)²)
 	Cosine *float64 `json:"cosine"`  // Σab / √(Σa²·Σb²); 1 for two zero tensors
-	DTypeA string   `json:"dtype_a"`
+	DTypeA string   `json:"dtype_a"` // as the file holds it
 	DTypeB string   `json:"dtype_b"`
 	ShapeA []int    `json:"shape_a"`
 	ShapeB []int    `json:"shape_b"`
+
+	SameValues *bool `json:"same_values"` // whether both decode to the same values; null: not compared
 }
 
 // MetadataDiff is a property in which two models differ.
@@ -56,6 +58,7 @@ type DiffReport struct {
 	Compared  int            `json:"compared"` // tensors that both have
 	Equal     int            `json:"equal"`    // of these, equal in shape, type and bytes
 	Measured  int            `json:"measured"` // of the others, with measures
+	Retyped   int            `json:"retyped"`  // of the others, known to hold the same values in another type
 
 	MinCosine *float64 `json:"min_cosine"` // over the measured tensors
 }
@@ -137,17 +140,21 @@ func find(ts []tensor.Stored, name string) (tensor.Stored, bool) {
 // compare adds the pair ta, tb to the report.
 func (r *DiffReport) compare(ctx context.Context, a, b *Container, ta, tb tensor.Stored, opt DiffOptions) error {
 	r.Compared++
+	heldA, heldB := ta.Held().DType, tb.Held().DType // other than ta.DType where blocks are decoded while they are read
+	d := TensorDiff{Name: ta.Name, DTypeA: heldA.String(), DTypeB: heldB.String(), ShapeA: ta.Shape, ShapeB: tb.Shape}
 	if ta.Equal(tb.Info) {
 		same, err := sameBytes(ctx, a.Path, b.Path, ta, tb)
 		if err != nil {
 			return err
 		}
-		if same {
+		if same && heldA == heldB {
 			r.Equal++
 			return nil
 		}
+		if same {
+			d.SameValues = &same
+		}
 	}
-	d := TensorDiff{Name: ta.Name, DTypeA: ta.DType.String(), DTypeB: tb.DType.String(), ShapeA: ta.Shape, ShapeB: tb.Shape}
 	if opt.measures() && slices.Equal(ta.Shape, tb.Shape) {
 		if opt.Weights && !opt.Values && !opt.RoundTrip && !isMatrix(ta.Info) {
 			return nil
@@ -155,10 +162,17 @@ func (r *DiffReport) compare(ctx context.Context, a, b *Container, ta, tb tensor
 		if err := d.measure(ctx, a.Path, b.Path, ta, tb, opt.RoundTrip); err != nil {
 			return err
 		}
+		if d.SameValues == nil && !opt.RoundTrip {
+			same := *d.MaxAbs == 0
+			d.SameValues = &same
+		}
 		r.Measured++
 		if r.MinCosine == nil || !(*d.Cosine >= *r.MinCosine) {
 			r.MinCosine = d.Cosine
 		}
+	}
+	if d.SameValues != nil && *d.SameValues && heldA != heldB {
+		r.Retyped++
 	}
 	r.Tensors = append(r.Tensors, d)
 	return nil

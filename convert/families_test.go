@@ -3,9 +3,11 @@ package convert
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -177,13 +179,23 @@ func TestConvertValueHeads(t *testing.T) {
 		opt      Options
 	}{
 		{"hf", "a.apr", Options{Scheme: Q4_K_M}}, {"a.apr", "b.gguf", Options{}}, {"hf", "d.gguf", Options{Scheme: Q4_K_M}}, {"d.gguf", "back", Options{DType: tensor.F32}},
-		{"back", "e.gguf", Options{Scheme: Q4_K_M}}, {"d.gguf", "f.apr", Options{}},
+		{"back", "e.gguf", Options{Scheme: Q4_K_M}}, {"d.gguf", "f.apr", Options{}}, {"f.apr", "g.gguf", Options{}},
 	} {
 		contracttest.Cases(t, 1)
-		if _, err := Write(context.Background(), open(t, at(s.from)), at(s.to), s.opt); err != nil {
+		r, err := Write(context.Background(), open(t, at(s.from)), at(s.to), s.opt)
+		if err != nil {
 			t.Fatalf("%s to %s: %v", s.from, s.to, err)
 		}
+		again := slices.ContainsFunc(r.Warnings, func(line string) bool {
+			return strings.HasPrefix(line, "2 tensors are encoded again in q4_k, which rounds") &&
+				strings.Contains(line, "the 128 columns of a head") &&
+				strings.Contains(line, "(model.layers.0.linear_attn.out_proj.weight and 1 more)")
+		})
+		if want := s.from == "a.apr"; again != want || !want && strings.Contains(strings.Join(r.Warnings, "\n"), "again") {
+			t.Errorf("%s to %s: warnings %q", s.from, s.to, r.Warnings)
+		}
 	}
+	valueHeadsDiffer(t, at("d.gguf"), at("g.gguf"))
 	const name = "model.layers.1.linear_attn.out_proj.weight"
 	var slot arch.Slot
 	for _, s := range arch.Slots(c) {
@@ -229,6 +241,33 @@ func TestConvertValueHeads(t *testing.T) {
 		if !(worst <= 0.015) { // a step of 4 bits over ±0.08
 			t.Errorf("%s: a value of %s is off by %g", path, name, worst)
 		}
+	}
+}
+
+// valueHeadsDiffer compares files that differ in the type of two matrices only, which are read as the same numbers.
+func valueHeadsDiffer(t *testing.T, a, b string) {
+	t.Helper()
+	for _, opt := range []DiffOptions{{}, {Values: true}, {Weights: true}} {
+		r, err := Diff(context.Background(), open(t, a), open(t, b), opt, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Identical || len(r.Tensors) != 2 || r.Retyped != 2 || r.Equal != r.Compared-2 {
+			t.Fatalf("%+v: %+v", opt, r)
+		}
+		for i, d := range r.Tensors {
+			if d.Name != fmt.Sprintf("model.layers.%d.linear_attn.out_proj.weight", i) || d.DTypeA != "q4_k" ||
+				d.DTypeB != "f32" || d.SameValues == nil || !*d.SameValues ||
+				opt.measures() && *d.MaxAbs != 0 {
+				t.Errorf("%+v: %+v", opt, d)
+			}
+		}
+		if err := r.Check(1); opt.measures() && err != nil {
+			t.Error(err)
+		}
+	}
+	if r, err := Diff(context.Background(), open(t, a), open(t, a), DiffOptions{}, nil); err != nil || !r.Identical {
+		t.Errorf("a file and itself: %+v, %v", r, err)
 	}
 }
 

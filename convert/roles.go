@@ -187,7 +187,7 @@ func (r roles) reorder(plan []Choice) {
 		p := r.slots[c.Source.Name].GGUF
 		if c.DType.IsQuantized() && p.Cols != (arch.Order{}) && !p.MovesBlocks(c.DType.BlockLen()) {
 			plan[i].order = p.Cols
-			if c.Source.DType == c.DType {
+			if plan[i].again() {
 				plan[i].Reason = "columns move inside blocks of " + c.DType.String() + ": encoded again"
 			}
 		}

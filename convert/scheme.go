@@ -75,6 +75,9 @@ type Choice struct {
 	order arch.Order // in which the output has columns that its blocks cannot move; zero: as the source has them
 }
 
+// again reports whether blocks of the output's type are decoded and encoded again.
+func (c Choice) again() bool { return c.order != (arch.Order{}) && c.Source.DType == c.DType }
+
 // target says which container the tensors are for.
 type target int
 

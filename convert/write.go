@@ -112,6 +112,9 @@ func planOf(c *Container, out string, of roles, opt Options) ([]Choice, *Report,
 			r.Widened = append(r.Widened, name)
 		}
 	}
+	if line := encodedAgain(plan); line != "" {
+		r.Warnings = append(r.Warnings, line)
+	}
 	r.Exceptions = misfits(plan, of, opt.Scheme)
 	if opt.Importance != nil {
 		if names := opt.Importance.missing(plan); len(names) > 0 {
@@ -163,6 +166,33 @@ func misfits(plan []Choice, of roles, s Scheme) []string {
 	}
 	slices.Sort(lines)
 	return lines
+}
+
+// encodedAgain says which blocks are rounded a second time because their columns move inside them; empty: none.
+func encodedAgain(plan []Choice) string {
+	count, width, types, first := 0, 0, []string{}, ""
+	for _, p := range plan {
+		if !p.again() {
+			continue
+		}
+		if count++; count == 1 {
+			width, first = p.order.Width, p.Source.Name
+		}
+		if d := p.DType.String(); !slices.Contains(types, d) {
+			types = append(types, d)
+		}
+	}
+	if count == 0 {
+		return ""
+	}
+	what := "tensor is"
+	if count > 1 {
+		what, first = "tensors are", fmt.Sprintf("%s and %d more", first, count-1)
+	}
+	return fmt.Sprintf("%d %s encoded again in %s, which rounds the values a second time: a GGUF file orders the "+
+		"columns by value head in another way, and the %d columns of a head fill no block (%s); quantise the original "+
+		"model to .gguf to round once",
+		count, what, conjoin(types), width, first)
 }
 
 // conjoin prints "a, b and c".

@@ -37,6 +37,9 @@ func (r diffResult) Text(p *cli.Page) {
 	var rows [][]string
 	for _, t := range r.Tensors {
 		row := []string{t.Name, pair(t.DTypeA, t.DTypeB), pair(shapeText(t.ShapeA), shapeText(t.ShapeB)), "", "", ""}
+		if t.SameValues != nil && *t.SameValues {
+			row[1] += ", same values"
+		}
 		if t.Cosine != nil {
 			row[3], row[4], row[5] = fmt.Sprintf("%.4g", *t.MaxAbs), fmt.Sprintf("%.4g", *t.RMSE), fmt.Sprintf("%.7f", *t.Cosine)
 		}
@@ -46,6 +49,9 @@ func (r diffResult) Text(p *cli.Page) {
 		p.Table([]string{"tensor", "type", "shape", ">max abs", ">rmse", ">cosine"}, rows)
 	}
 	p.Printf("%d of %d common tensors differ, %d equal", r.Differ, r.Compared, r.Equal)
+	if r.Retyped > 0 {
+		p.Printf("; %d of those that differ hold the same values in another type", r.Retyped)
+	}
 	if r.Differ > len(r.Tensors) {
 		p.Printf("; %d shown (--limit 0 shows all)", len(r.Tensors))
 	}

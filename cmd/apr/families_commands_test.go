@@ -250,12 +250,15 @@ func (c *familyCase) quantised() {
 		if err != nil {
 			c.t.Fatal(err)
 		}
-		blocks := 0
+		blocks, moved := 0, 0
 		for _, x := range a.Tensors() {
 			y, ok := b.Tensor(x.Name)
 			want, kept := content(c.t, x), x.DType
 			if !c.keepsBlocks(x) {
 				want, kept = asFloats(c.t, x.DType, want), tensor.F32
+			}
+			if kept != x.DType {
+				moved++
 			}
 			if !ok || y.DType != kept || !bytes.Equal(want, content(c.t, y)) {
 				c.t.Errorf("%s: %s, %s, is another after .apr, %s", scheme, x.Name, x.DType, y.DType)
@@ -267,8 +270,26 @@ func (c *familyCase) quantised() {
 		if blocks < 4 {
 			c.t.Errorf("%s: %d tensors in blocks", scheme, blocks)
 		}
+		if got := c.number(c.apr(0, "diff", file, back), "retyped"); got != float64(moved) {
+			c.t.Errorf("%s: diff after .apr says that %v tensors have another type, want %d", scheme, got, moved)
+		}
+		if moved > 0 {
+			c.encodedAgain(scheme, moved)
+		}
 		a.Close()
 		b.Close()
+	}
+}
+
+// encodedAgain requires that blocks whose columns move are warned of on the way from .apr to GGUF.
+func (c *familyCase) encodedAgain(scheme string, n int) {
+	c.t.Helper()
+	c.apr(0, "quantize", c.path("hf"), "-s", scheme, "-o", c.path("own.apr"))
+	for _, command := range []string{"convert", "export"} {
+		v := c.apr(0, command, c.path("own.apr"), "-o", c.path(command+".gguf"))
+		if said := fmt.Sprint(c.at(v, "warnings")); !strings.Contains(said, fmt.Sprintf("%d tensors are encoded again", n)) {
+			c.t.Errorf("%s: %s", command, said)
+		}
 	}
 }
 
