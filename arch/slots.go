@@ -84,6 +84,15 @@ func (s Slot) Dims() (experts, rows, cols int) {
 	return experts, shape[0], shape[1]
 }
 
+// Expert returns the expert that value i of the slot belongs to; false: the slot holds no experts.
+func (s Slot) Expert(i int64) (e int, ok bool) {
+	if !s.perExpert() {
+		return 0, false
+	}
+	e = int(i / (s.Elements() / int64(s.Shape[0])))
+	return e, e < s.Shape[0]
+}
+
 func (s Slot) perExpert() bool {
 	return s.Role == ExpertGate || s.Role == ExpertUp || s.Role == ExpertDown
 }

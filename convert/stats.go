@@ -12,6 +12,9 @@ import (
 type Stats struct {
 	Mean, Std, Min, Max float64
 	NaN, Inf, Zero, N   int64
+
+	First, Last  int64 // of the values that are not finite
+	MinAt, MaxAt int64 // the first of each
 }
 
 // ReadStats computes the statistics of a stored tensor of the file path: Welford's update, chunk by chunk in row order.
@@ -30,14 +33,17 @@ func (r *rowReader) stats(ctx context.Context) (Stats, error) {
 	var finite int64
 	err := r.each(func(lo int, values []float32) error {
 		for _, v := range values {
+			at := s.N
 			s.N++
 			x := float64(v)
 			switch {
 			case math.IsNaN(x):
 				s.NaN++
+				s.notFinite(at)
 				continue
 			case math.IsInf(x, 0):
 				s.Inf++
+				s.notFinite(at)
 				continue
 			case x == 0:
 				s.Zero++
@@ -46,7 +52,12 @@ func (r *rowReader) stats(ctx context.Context) (Stats, error) {
 			d := x - mean
 			mean += d / float64(finite)
 			m2 += d * (x - mean)
-			s.Min, s.Max = min(s.Min, x), max(s.Max, x)
+			if x < s.Min {
+				s.Min, s.MinAt = x, at
+			}
+			if x > s.Max {
+				s.Max, s.MaxAt = x, at
+			}
 		}
 		return ctx.Err()
 	})
@@ -56,4 +67,12 @@ func (r *rowReader) stats(ctx context.Context) (Stats, error) {
 	}
 	s.Mean, s.Std = mean, math.Sqrt(m2/float64(finite))
 	return s, err
+}
+
+// notFinite notes that the value at an index is not finite.
+func (s *Stats) notFinite(at int64) {
+	if s.NaN+s.Inf == 1 {
+		s.First = at
+	}
+	s.Last = at
 }

@@ -54,6 +54,7 @@ type judge struct {
 	Validation
 	strict bool
 	bad    map[string]bool // checks that something broke
+	slots  map[string]arch.Slot
 }
 
 // report adds a finding.
@@ -82,7 +83,7 @@ func (j *judge) passed(id, format string, args ...any) {
 // configuration, and the content: values that are not finite, dead, constant and duplicate tensors. Structure errors
 // of the file itself are faults of Open. progress gets the bytes done; it may be nil.
 func Validate(ctx context.Context, c *Container, opt ValidateOptions, progress func(int64)) (*Validation, error) {
-	j := &judge{strict: opt.Strict, bad: map[string]bool{}}
+	j := &judge{strict: opt.Strict, bad: map[string]bool{}, slots: map[string]arch.Slot{}}
 	j.passed("format.structure", "%s: %d tensors inside the file", c.Format, len(c.File.Tensors()))
 	for _, w := range c.Warnings {
 		j.report("format.warnings", Warning, "", "%s", w)
@@ -128,6 +129,9 @@ func (j *judge) config(c *Container) {
 		return
 	}
 	j.passed("config.valid", "%s", cfg)
+	for _, s := range arch.Slots(cfg) {
+		j.slots[s.Name] = s
+	}
 	if err := c.CheckStrays(); err != nil {
 		j.report("config.tensors", Failed, "", "%s", err)
 	}
@@ -312,6 +316,15 @@ func mayBeZero(c *Container) func(name string) bool {
 	return func(name string) bool { return strings.HasSuffix(name, ".bias") }
 }
 
+// in names the expert that holds values first to last of a tensor; empty: there is no single one.
+func (j *judge) in(name string, first, last int64) string {
+	e, ok := j.slots[name].Expert(first)
+	if other, _ := j.slots[name].Expert(last); !ok || other != e {
+		return ""
+	}
+	return fmt.Sprintf(" in expert %d", e)
+}
+
 // values judges the statistics of one tensor. A bias may be zero.
 func (j *judge) values(t tensor.Stored, s Stats, zero func(name string) bool) {
 	if s.N == 0 {
@@ -319,7 +332,11 @@ func (j *judge) values(t tensor.Stored, s Stats, zero func(name string) bool) {
 	}
 	switch {
 	case s.NaN+s.Inf > 0:
-		j.report("content.finite", Failed, t.Name, "%d of %d values are NaN, %d infinite", s.NaN, s.N, s.Inf)
+		where := j.in(t.Name, s.First, s.Last)
+		if where != "" {
+			where = ", all" + where
+		}
+		j.report("content.finite", Failed, t.Name, "%d of %d values are NaN, %d infinite%s", s.NaN, s.N, s.Inf, where)
 	case s.Zero == s.N && !zero(t.Name):
 		j.report("content.zero", Failed, t.Name, "all %d values are zero", s.N)
 	case t.Name == headName && float64(s.Zero) >= 0.999*float64(s.N):
@@ -335,8 +352,13 @@ func (j *judge) quality(t tensor.Stored, s Stats) {
 	if s.Std < 1e-6 || s.Std > 10 {
 		j.report("quality.scale", Warning, t.Name, "standard deviation %.3g", s.Std)
 	}
-	if far := max(s.Max-s.Mean, s.Mean-s.Min); far > 100*s.Std {
-		j.report("quality.outliers", Warning, t.Name, "a value is %.0f standard deviations from the mean", far/s.Std)
+	far, at := s.Max-s.Mean, s.MaxAt
+	if low := s.Mean - s.Min; low > far {
+		far, at = low, s.MinAt
+	}
+	if far > 100*s.Std {
+		j.report("quality.outliers", Warning, t.Name, "a value%s is %.0f standard deviations from the mean",
+			j.in(t.Name, at, at), far/s.Std)
 	}
 }
 

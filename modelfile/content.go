@@ -44,6 +44,7 @@ type Content struct {
 type values struct {
 	t       tensor.Stored
 	largest float64 // magnitude, if it is suspect
+	at      int64   // byte of the element or block that has it
 	large   int     // of F16, how many of those counted are at least 0.25
 	counted int
 	sampled int    // of F16 and BF16, values that are not zero
@@ -94,6 +95,9 @@ func (n *Content) Note(t tensor.Stored, raw []byte, at int64) bool {
 		v = &values{t: t}
 		n.seen[t.Name] = v
 	}
+	if largest > max(v.largest, suspect) {
+		v.at = at + firstOf(raw, t.DType, largest)
+	}
 	v.largest, v.large, v.counted = max(v.largest, largest), v.large+large, v.counted+counted
 	v.sampled, v.other = v.sampled+sampled, v.other+other
 	if at == 0 {
@@ -102,6 +106,20 @@ func (n *Content) Note(t tensor.Stored, raw []byte, at int64) bool {
 	v.compare(raw, at)
 	v.look(raw)
 	return !math.IsNaN(largest) && !math.IsInf(largest, 0)
+}
+
+// firstOf returns the byte at which the first element or block begins that holds a value of the largest magnitude.
+func firstOf(raw []byte, d tensor.DType, largest float64) int64 {
+	size, of := d.BlockBytes(), quant.Largest
+	if d.IsFloat() {
+		of = tensor.Largest
+	}
+	for i := 0; i+size <= len(raw); i += size {
+		if of(raw[i:i+size], d) == largest {
+			return int64(i)
+		}
+	}
+	return 0
 }
 
 // otherHalf returns how many values of F16 or BF16 are not zero, and how many of these have a magnitude that bits of
@@ -205,9 +223,10 @@ func (n *Content) Findings() (all []Finding, err error) {
 		hash  uint64
 	}
 	alike := map[beginning][]*values{} // matrices that begin alike, each different from those before it
+	slots := n.slots()
 	for _, name := range names {
 		v := n.seen[name]
-		all = append(all, v.findings()...)
+		all = append(all, v.findings(slots[name])...)
 		if v.constant() || !v.matrix() {
 			continue
 		}
@@ -248,17 +267,33 @@ func (v *values) zero() bool {
 	return v.constant() && v.first&^sign == 0
 }
 
-// findings judges a tensor by itself. Zeros are judged by [Container.Holes].
-func (v *values) findings() (all []Finding) {
+// slots returns the slots of the model by name; none without a configuration.
+func (n *Content) slots() map[string]arch.Slot {
+	all := map[string]arch.Slot{}
+	if config, err := n.c.ReadConfig(); err == nil {
+		for _, s := range arch.Slots(config) {
+			all[s.Name] = s
+		}
+	}
+	return all
+}
+
+// findings judges a tensor, of a slot, by itself. Zeros are judged by [Container.Holes].
+func (v *values) findings(slot arch.Slot) (all []Finding) {
+	where := ""
+	if e, ok := slot.Expert(indexAt(v.t, v.at)); ok && v.t.DType != tensor.AprQ8 { // whose values share a scale
+		where = fmt.Sprintf(" in expert %d", e)
+	}
 	add := func(check string, bad bool, format string, args ...any) {
 		all = append(all, Finding{check, v.t.Name, fmt.Sprintf(format, args...), bad})
 	}
 	switch {
 	case math.IsInf(v.largest, 0):
 	case v.largest > tooLarge:
-		add("content.range", true, "a value of magnitude %.3g: no trained model has such a weight", v.largest)
+		add("content.range", true, "a value of magnitude %.3g%s: no trained model has such a weight", v.largest, where)
 	case v.largest > suspect:
-		add("content.range", false, "a value of magnitude %.3g: larger than any of a trained model, and than f16 can hold", v.largest)
+		add("content.range", false, "a value of magnitude %.3g%s: larger than any of a trained model, "+
+			"and than f16 can hold", v.largest, where)
 	case v.negative && !v.live && (v.matrix() || strings.Contains(v.t.Name, "norm")): // no new model has −0
 		add("content.zero", true, "all %d values are 0, and some of them −0: was it multiplied by 0?", v.t.Elements())
 	case v.matrix() && v.constant() && !v.zero():

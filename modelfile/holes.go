@@ -64,7 +64,7 @@ func (c *Container) Holes(odd bool) (lines []string, err error) {
 				continue
 			}
 			if damage(h, slot, size) && !(odd && (h.Fill != 0 || h.Size < size)) {
-				return nil, refused(h, t.Name, size)
+				return nil, refused(h, t.Name, size, at.expert(h, size))
 			}
 			h.Size = min(h.Size, end-h.From)
 			if slot.Role != arch.Norm && h.Size < tailHole || rowsOfTokens(slot) && h.Size < longHole && h.From+h.Size < end {
@@ -75,7 +75,7 @@ func (c *Container) Holes(odd bool) (lines []string, err error) {
 				more++
 				continue
 			}
-			lines = append(lines, fmt.Sprintf("%s: tensor %q: %s", h.Path, t.Name, h))
+			lines = append(lines, fmt.Sprintf("%s: tensor %q: %s%s", h.Path, t.Name, at.expert(h, size), h))
 		}
 		if manyHoles(short, size) && len(lines) < maxHoles {
 			lines = append(lines, fmt.Sprintf("%s: tensor %q: %d bytes in %d runs are zero, or one value: %s",
@@ -96,8 +96,8 @@ func damage(h tensor.Hole, s arch.Slot, size int64) bool {
 	return h.Size >= longHole && !rowsOfTokens(s) && s.Role != arch.Norm
 }
 
-func refused(h tensor.Hole, name string, size int64) error {
-	what := h.String()
+func refused(h tensor.Hole, name string, size int64, where string) error {
+	what := where + h.String()
 	hint := "fetch the file again and compare its checksum with the publisher's"
 	if h.Size == size {
 		what = "all " + what
@@ -123,11 +123,11 @@ func (c *Container) matrices() func(t tensor.Stored) (judgedSlot, bool) {
 			if s.Role != arch.Norm && MayBeZero(config, s) {
 				continue
 			}
-			own := judgedSlot{s, s.Role == arch.Norm && multiplier(config, s, p) != 0}
+			own := judgedSlot{s, s.Role == arch.Norm && multiplier(config, s, p) != 0, stacked(s, p)}
 			for _, name := range names(p) {
 				slots[name] = own
 				if p.Blocks {
-					slots[name+"_blocks"], slots[name+"_scales"] = own, scales
+					slots[name+"_blocks"], slots[name+"_scales"] = own, judgedSlot{scales.Slot, false, own.experts}
 				}
 				slots[name+"_scale_inv"] = scales // of FP8
 			}
@@ -150,6 +150,30 @@ var scales = judgedSlot{Slot: arch.Slot{Role: arch.Norm}}
 type judgedSlot struct {
 	arch.Slot
 	offset bool // a norm that multiplies by w+1: all of it is zero in a new model, and no run of it in a trained one
+
+	experts int64 // that the file's tensor stacks
+}
+
+// stacked returns how many experts a tensor at place p of slot s stacks; 1 where it is no stack.
+func stacked(s arch.Slot, p arch.Place) int64 {
+	if p.Each > 0 {
+		return 1
+	}
+	experts, _, _ := s.Dims()
+	return int64(experts)
+}
+
+// expert names the expert that holds all of a run in a tensor of size bytes; empty: there is no single one.
+func (s judgedSlot) expert(h tensor.Hole, size int64) string {
+	if s.experts < 2 || size%s.experts != 0 { // no stack, or a damaged one
+		return ""
+	}
+	const slack = 8 // values next to a run may have some of its bytes
+	each := size / s.experts
+	if e := (h.From + slack) / each; (h.From+h.Size-1-slack)/each == e {
+		return fmt.Sprintf("expert %d: ", e)
+	}
+	return ""
 }
 
 // multiplier is what a norm multiplies by where its file has a zero.
