@@ -4,16 +4,21 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"apr/arch"
 	"apr/device/cpu"
 	"apr/device/dry"
+	"apr/internal/contracttest"
 	"apr/internal/fault"
+	"apr/modelfile"
 	runlog "apr/run/log"
+	"apr/tensor"
 )
 
 // small is a device with another amount of memory.
@@ -196,3 +201,38 @@ func TestNewStudentEndsAsItsTokenizer(t *testing.T) {
 		}
 	}
 }
+
+// The type of a model's weights is what its configuration or its experts say, though most bytes may be of another.
+func TestOutlineType(t *testing.T) {
+	of := func(stored string, types ...tensor.DType) *modelfile.Files {
+		var all tensorList
+		for i, d := range types {
+			n := 4096 >> i // the first has most bytes
+			info := tensor.Info{Name: fmt.Sprint(i), DType: d, Shape: []int{n, 256}, Size: int64(n) * d.RowBytes(256)}
+			all = append(all, tensor.Stored{Info: info})
+		}
+		return &modelfile.Files{Container: &modelfile.Container{File: all}, Config: arch.Config{Stored: stored}}
+	}
+	for _, tt := range []struct {
+		f    *modelfile.Files
+		want string
+	}{
+		{of("", tensor.BF16, tensor.F32), "bf16"}, {of("", tensor.Q4_K, tensor.Q6_K), "q4_k"},
+		{of(arch.MXFP4, tensor.BF16, tensor.MXFP4), "mxfp4"}, {of("", tensor.BF16, tensor.MXFP4), "mxfp4"},
+		{of("fp8", tensor.BF16, tensor.F32), "fp8"},
+	} {
+		contracttest.Cases(t, 1)
+		if got := weightsType(tt.f); got != tt.want {
+			t.Errorf("%q, want %q", got, tt.want)
+		}
+	}
+}
+
+// tensorList is the file of tensors that are only described.
+type tensorList []tensor.Stored
+
+func (l tensorList) Path() string                        { return "memory" }
+func (l tensorList) Tensors() []tensor.Stored            { return l }
+func (l tensorList) Tensor(string) (tensor.Stored, bool) { return tensor.Stored{}, false }
+func (l tensorList) Verify() error                       { return nil }
+func (l tensorList) Close() error                        { return nil }

@@ -6,6 +6,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"apr/arch"
 	"apr/modelfile"
 	"apr/tensor"
 )
@@ -110,16 +111,25 @@ func strange(c rune) bool {
 }
 
 func outlineOf(f *modelfile.Files, path string) ModelOutline {
-	return ModelOutline{Path: path, Family: f.Config.Family, Parameters: f.Config.Parameters(), Type: mostBytes(f.File.Tensors()), Bytes: f.Bytes()}
+	n := f.Config.Parameters()
+	return ModelOutline{Path: path, Family: f.Config.Family, Parameters: n, Type: weightsType(f), Bytes: f.Bytes()}
 }
 
-// mostBytes returns the type that most bytes of a file are of.
-func mostBytes(all []tensor.Stored) string {
+// weightsType names the type of a model's weights: what its configuration says beyond plain numbers, mxfp4 where
+// experts have it, else the type that most bytes are of.
+func weightsType(f *modelfile.Files) string {
+	if f.Config.Stored != "" {
+		return f.Config.Stored
+	}
 	bytes := map[string]int64{}
 	most := ""
-	for _, t := range all {
-		name := t.DType.String()
-		bytes[name] += t.Size
+	for _, t := range f.File.Tensors() {
+		held := t.Held()
+		if held.DType == tensor.MXFP4 { // in .apr and GGUF files; a small model's embedding may have more bytes
+			return arch.MXFP4
+		}
+		name := held.DType.String()
+		bytes[name] += held.Size
 		if bytes[name] > bytes[most] {
 			most = name
 		}
