@@ -37,7 +37,8 @@ const (
 // result.
 func VerifyCache(ctx context.Context, c Config, r *cache.Reader, samples int, dev device.Device, obs Observer) (out *CacheCheck, err error) {
 	obs.Phase("opening the teacher and the data")
-	p := &precomputation{c: c, dev: dev, job: CacheJob{Kind: r.Kind, Draws: r.Draws, Entropy: r.Entropy, Of: 1}}
+	job := CacheJob{Kind: r.Kind, Draws: r.Draws, Entropy: r.Entropy, Of: 1}
+	p := &precomputation{c: c, dev: dev, job: job, verifies: true}
 	if p.in, err = openForCache(ctx, c, obs); err != nil {
 		return nil, err
 	}

@@ -2,6 +2,7 @@ package distill
 
 import (
 	"context"
+	"errors"
 	"math"
 	"path/filepath"
 	"strings"
@@ -98,6 +99,35 @@ func TestVerifyCache(t *testing.T) {
 			t.Logf("%s: %+v", tt.name, *out.Fit)
 		}
 		contracttest.Cases(t, 1)
+	}
+}
+
+// TestVerifyCacheMemory: a pass that does not fit is not answered with other rows or another teacher, which the cache
+// decides.
+func TestVerifyCacheMemory(t *testing.T) {
+	d, err := cpu.New(cpu.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	for verifies, want := range map[bool]string{true: "verify the cache where there is more", false: "lower --seq-len"} {
+		contracttest.Cases(t, 1)
+		p := &precomputation{c: smallConfig(t, 8), job: CacheJob{Kind: cache.Hidden, Of: 1}, dev: d, verifies: verifies}
+		if p.in, err = openForCache(context.Background(), p.c, &quiet{}); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.describe(); err != nil {
+			t.Fatal(err)
+		}
+		var f *fault.Error
+		err := p.plan(p.header, &p.way, small{d, 1})
+		if !errors.As(err, &f) || f.Kind != fault.Memory || !strings.Contains(f.Hint, want) ||
+			verifies == strings.Contains(f.Hint, "--seq-len") {
+			t.Errorf("verify %v: %v", verifies, err)
+		}
+		if err := p.in.close(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

@@ -63,6 +63,8 @@ type precomputation struct {
 	chosen *device.Form // of the teacher that is loaded; nil: by rule
 	way    passWay
 
+	verifies bool // what a cache has, instead of making one
+
 	stream  device.Stream
 	teacher *teacher.Resident
 	batch   *model.Batch

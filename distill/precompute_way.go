@@ -146,10 +146,12 @@ func (p *precomputation) plan(h cache.Header, w *passWay, planned dry.Planned) e
 	made.Memory.Reserve = target.Reserve
 	w.plan = &made
 	if made.Verdict != plan.Ready {
+		remedy := "lower --seq-len, quantise the teacher (apr quantize TEACHER -s q4_k_m -o teacher-q4.apr), or free memory"
+		if p.verifies { // teacher and rows are the cache's
+			remedy = "free memory, verify the cache where there is more, or with --backend cpu"
+		}
 		return fault.New(fault.Memory, "a pass of the teacher over %d × %d positions %s", w.rows*w.groups, h.SeqLen,
-			needs(made)).
-			WithHint("lower --seq-len, quantise the teacher (apr quantize TEACHER -s q4_k_m -o teacher-q4.apr), or free "+
-				"memory\n%s", made.Memory.Table()).WithID("E-DISTILL-131")
+			needs(made)).WithHint("%s\n%s", remedy, made.Memory.Table()).WithID("E-DISTILL-131")
 	}
 	return nil
 }

@@ -25,6 +25,13 @@ type cacheVerifyOptions struct {
 var ofRows = []string{"teacher", "data", "dataset", "text-field", "messages-field", "data-cache", "chat-template", "assistant-only", "eval-data", "val-fraction",
 	"backend", "dtype", "device", "teacher-backend", "teacher-cache", "kernel-log"}
 
+// cacheAdvice is what to do about options of --stage precompute that verify has not.
+var cacheAdvice = advise(map[string]string{
+	"it decides no row of the cache: leave it out": "stage output shard shard-count shard-size",
+	"the cache's header has it: leave it out": "seq-len packing no-packing document-mask temperature draws seed " +
+		"cache-kind cache-entropy",
+})
+
 func cacheVerifyCommand() *cli.Command {
 	o := &cacheVerifyOptions{distillOptions: &distillOptions{}}
 	return &cli.Command{
@@ -34,8 +41,8 @@ func cacheVerifyCommand() *cli.Command {
 			"(docs/cache.md has the limits) and hidden states must be within 5 % of the teacher's. Exit 5 if not.",
 		Example: "apr cache verify CACHE\napr cache verify CACHE TEACHER -d data.jsonl --samples 32",
 		Exits:   append(slices.Clone(cacheExits), fault.Load, fault.Inference, fault.Network, fault.HTTP404, fault.Memory),
-		Options: o.table(),
-		Run:     func(ctx context.Context, e *cli.Env) (cli.Result, error) { return o.run(ctx, e) },
+		Options: o.table(), Advice: cacheAdvice,
+		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) { return o.run(ctx, e) },
 	}
 }
 
@@ -94,7 +101,10 @@ func (o *cacheVerifyOptions) run(ctx context.Context, e *cli.Env) (cli.Result, e
 func (o *cacheVerifyOptions) checkVerify(s cli.Settings) error {
 	if o.Teacher != "" {
 		if len(o.Data) == 0 && o.Dataset == "" {
-			return fault.New(fault.Usage, "missing --data PATH or --dataset DIR: a cache has no ids, only what TEACHER says of them").WithHint("give the options of --stage precompute")
+			return fault.New(fault.Usage, "missing --data PATH or --dataset DIR: a cache has no ids, only what TEACHER "+
+				"says of them").WithHint("give --data or --dataset, and what --stage precompute had of --eval-data, " +
+				"--val-fraction, --text-field, --messages-field, --chat-template and --assistant-only; the cache's header " +
+				"has the others")
 		}
 		return nil
 	}
