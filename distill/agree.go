@@ -112,6 +112,21 @@ func otherTeacher(diff []string) bool {
 	})
 }
 
+// ofMachine are what mustAgree lists of the device and the program, and of what follows from them. They change the
+// rounding of a step and nothing of what it computes.
+var ofMachine = []string{"device_kind", "instruction_set", "activations", "device_identity", "program",
+	"chosen_teacher_backend", "chosen_teacher_gemm", "planned_chunk_rows", "planned_micro_rows"}
+
+// OnlyMachine reports whether the detail of an event ResumedWithChanges names nothing but the device and the program.
+func OnlyMachine(detail any) bool {
+	diff, ok := asJSON(detail).([]any)
+	return ok && !slices.ContainsFunc(diff, func(d any) bool {
+		text, _ := d.(string)
+		key, _, _ := strings.Cut(text, " ")
+		return !slices.Contains(ofMachine, key)
+	})
+}
+
 // longHash is a hash whose first digits say enough.
 var longHash = regexp.MustCompile(`([0-9a-f]{12})[0-9a-f]{20,}`)
 

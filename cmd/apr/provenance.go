@@ -82,9 +82,11 @@ func describeMachine(dev *opened) map[string]any {
 		"os": runtime.GOOS, "arch": runtime.GOARCH, "host": host, "reason": dev.reason,
 		"cpu": info.Name, "cpus": runtime.NumCPU(), "kernel": kernelRelease(),
 	}
+	if info.Kind != "cpu" {
+		m["cpu"] = processorName()
+	}
 	if dev.gpu != nil {
 		maps.Copy(m, describeGPU(dev.gpu))
-		m["cpu"] = processorName()
 	}
 	return m
 }

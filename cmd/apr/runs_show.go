@@ -84,6 +84,9 @@ func decisionRows(all []report.EventRow) (rows []string) {
 	told := map[string]bool{}
 	for _, e := range all {
 		text := strings.TrimSuffix(e.Name+": "+e.Reason, ": ")
+		if e.Name == "backend" { // the reason alone does not say which
+			text = e.Name + ": " + e.Sentence
+		}
 		if e.Kind != "decision" {
 			text = e.Kind + " " + text
 		} else if told[text] {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -27,7 +28,8 @@ func verifyCommand() *cli.Command {
 			"  the final weights and the held-out scores\n" +
 			"  what records say of each other\n" +
 			"If another build of this program trained, the result says \"program: differs\"; the exit code depends on the recomputed figures\n" +
-			"alone. Keys that --allow-config-key let the run leave unread are left unread again.",
+			"alone. Keys that --allow-config-key let the run leave unread are left unread again. A run that went on with another\n" +
+			"device or program (--allow-changed) is verified on its last device; one that went on with other settings is refused.",
 		Example: "apr verify runs/mine\napr verify runs/mine --steps 0 --json",
 		Exits:   []fault.Kind{fault.NotFound, fault.Format, fault.Invalid, fault.Load, fault.IO, fault.Unavailable, fault.Network, fault.HTTP404, fault.Stopped, fault.UnsafePath},
 		Options: []cli.Option{
@@ -104,11 +106,32 @@ func (o *distillOptions) recorded(ctx context.Context, e *cli.Env, record *runlo
 		return c, err
 	}
 	c.Output, c.Export, c.AllowKeys = record.Path, "", allowed
-	if kind, ok := record.Manifest.Device["kind"].(string); ok && o.Backend == "auto" {
-		o.Backend = kind
+	if err := o.deviceOf(record.InForce); err != nil {
+		return c, err
 	}
 	err = bringInputs(ctx, e, &c)
 	return c, err
+}
+
+// deviceOf takes the device of a run's last attempt, which may not be that of the first.
+func (o *distillOptions) deviceOf(m *runlog.Manifest) error {
+	for name, p := range map[string]any{"backend": &o.Backend, "dtype": &o.DType, "device": &o.Device} {
+		s, ok := m.Config[name]
+		if !ok {
+			continue
+		}
+		b, err := json.Marshal(s.Value)
+		if err == nil {
+			err = json.Unmarshal(b, p)
+		}
+		if err != nil {
+			return fault.New(fault.Format, "the setting %s of the run's last attempt is %v", name, s.Value).Because(err)
+		}
+	}
+	if kind, ok := m.Device["kind"].(string); ok && o.Backend == "auto" {
+		o.Backend = kind
+	}
+	return nil
 }
 
 // judge fails with the first disagreement, before whatever kept the rest from being recomputed.

@@ -10,6 +10,9 @@ import (
 	"strings"
 	"testing"
 
+	"apr/device"
+	"apr/device/cpu"
+	"apr/device/vulkan"
 	"apr/internal/contracttest"
 	runlog "apr/run/log"
 )
@@ -411,6 +414,56 @@ func TestVerifyRefusals(t *testing.T) {
 	}
 }
 
+// A run that went on with another device is one run: its steps are those of one configuration, up to rounding. It is
+// verified on the device that it ended with, and a wrong line of either attempt is found.
+func TestVerifyOtherDevice(t *testing.T) {
+	smallRun(t)
+	opens := openVulkan
+	t.Cleanup(func() { openVulkan = opens })
+	openVulkan = func(vulkan.Options) (device.Device, error) {
+		d, err := cpu.New(cpu.Options{ISA: "generic"})
+		return planted{d, func(s device.Stream) device.Stream { return s }}, err
+	}
+	if code, v := call(t, "distill", "teacher", "--student-config", "student.json", "-d", "train.jsonl", "--eval-data",
+		"held.jsonl", "--steps", "5", "--batch-size", "2", "--grad-accum", "2", "--seq-len", "16", "--checkpoint-every", "2",
+		"--control", "ce", "--backend", "vulkan", "-o", "run", "--resume=run/checkpoints/step-000004",
+		"--allow-changed"); code != 0 {
+		t.Fatalf("distill: %v", v)
+	}
+	b, err := os.ReadFile("run/events.jsonl")
+	if err != nil || !strings.Contains(string(b), "device_kind was cpu, is vulkan") {
+		t.Fatalf("%v; no event says that the device changed", err)
+	}
+	if code, v := call(t, "verify", "run"); code != 0 || v["passed"] != true || v["device"] != "vulkan" {
+		t.Errorf("exit %d on %v: %v", code, v["device"], v["error"])
+	}
+	var out, errs bytes.Buffer
+	if code := run([]string{"runs", "show", "run"}, strings.NewReader(""), &out, &errs, []string{"COLUMNS=400"}); code != 0 {
+		t.Errorf("runs show: exit %d: %s", code, errs.String())
+	}
+	for _, want := range []string{"attempt 1: cpu, ", "; attempt 2: vulkan, Planted Adapter", "backend: The run computes on the CPU: asked for.",
+		"backend: The run computes on the Vulkan adapter: asked for."} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("runs show lacks %q:\n%s", want, out.String())
+		}
+	}
+	for _, step := range []int{1, 4} {
+		sound, err := os.ReadFile("run/steps.jsonl")
+		if err != nil {
+			t.Fatal(err)
+		}
+		editLine(t, "student", step, func(v map[string]any) { scale(v, "grad_norm", 1.01) })
+		reseal(t, "run")
+		want := fmt.Sprintf("student step %d: grad_norm", step)
+		if code, v := call(t, "verify", "run"); code != 5 || !strings.Contains(errorText(v), want) {
+			t.Errorf("step %d changed: exit %d, %v", step, code, v["error"])
+		}
+		if err := os.WriteFile("run/steps.jsonl", sound, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // What was resumed with other settings has no configuration to be recomputed with: that is said, and no line is accused.
 func TestVerifyChanged(t *testing.T) {
 	smallRun(t)
@@ -419,7 +472,8 @@ func TestVerifyChanged(t *testing.T) {
 		"--learning-rate", "1e-5", "--resume=run/checkpoints/step-000004", "--allow-changed"); code != 0 {
 		t.Fatalf("distill: %v", v)
 	}
-	if code, v := call(t, "verify", "run"); code != 5 || !strings.Contains(fmt.Sprint(v["error"]), "learning_rate was") {
+	if code, v := call(t, "verify", "run"); code != 5 || !strings.Contains(fmt.Sprint(v["error"]), "learning_rate was") ||
+		!strings.Contains(fmt.Sprint(v["error"]), "manifest.resume-1.json holds what was in force at the end") {
 		t.Errorf("exit %d, %v", code, v["error"])
 	}
 }

@@ -38,10 +38,11 @@ const (
 // Record is what a run directory says about its run. Parts that a run has not written yet, or never will, are nil.
 type Record struct {
 	Path     string
-	Manifest *Manifest // of the beginning
-	InForce  *Manifest // of the last resumption, whose settings may differ; Manifest, if there was none
-	Settings string    // the file that InForce is from
-	Receipt  *Receipt  // of this state: the receipt of a run that was resumed since is left out
+	Manifest *Manifest   // of the beginning
+	InForce  *Manifest   // of the last resumption, whose settings may differ; Manifest, if there was none
+	Settings string      // the file that InForce is from
+	Resumed  []*Manifest // of each resumption, in order
+	Receipt  *Receipt    // of this state: the receipt of a run that was resumed since is left out
 	Steps    []Step
 	Events   []Event
 	Samples  *Samples
@@ -53,6 +54,9 @@ type Record struct {
 	// them: it is being written.
 	Damaged int
 }
+
+// Attempts returns the manifests of all attempts, the first one's first.
+func (r *Record) Attempts() []*Manifest { return append([]*Manifest{r.Manifest}, r.Resumed...) }
 
 // ID returns the run's identity: that of the manifest, or the name of the directory.
 func (r *Record) ID() string {
@@ -110,7 +114,7 @@ func (r *Record) readManifests() error {
 		if found, err := readJSON(filepath.Join(r.Path, name), m); err != nil || !found {
 			return err
 		}
-		r.InForce, r.Settings = m, name
+		r.InForce, r.Settings, r.Resumed = m, name, append(r.Resumed, m)
 	}
 }
 

@@ -127,7 +127,7 @@ func control(r *runlog.Record) (EventRow, bool) {
 
 // device names a kind of device in a sentence.
 func device(kind string) string {
-	return cmp.Or(map[string]string{"cpu": "CPU", "cuda": "GPU"}[kind], kind)
+	return cmp.Or(map[string]string{"cpu": "CPU", "cuda": "GPU", "vulkan": "Vulkan adapter"}[kind], kind)
 }
 
 // upper begins a sentence, full ends it.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -26,7 +27,15 @@ func origins(r *runlog.Record) []Section {
 			run.Rows = append(run.Rows, Row{Name: "trained on", Value: fmt.Sprintf("%s tokens, %s of them targets", count(rc.Tokens), count(rc.Targets))})
 		}
 	}
-	all := []Section{run, inputs(m), values("Versions", m.Version, "modules"), values("Machine", m.Device), environment(m)}
+	all := []Section{run, inputs(m), values("Versions", m.Version, "modules"), values("Machine", m.Device)}
+	before := m
+	for i, now := range r.Resumed {
+		if !reflect.DeepEqual(now.Device, before.Device) {
+			all = append(all, values(fmt.Sprintf("Machine of attempt %d", i+2), now.Device))
+		}
+		before = now
+	}
+	all = append(all, environment(m))
 	if rc := r.Receipt; rc != nil && len(rc.Outputs) > 0 {
 		s := Section{Title: "Outputs"}
 		for _, name := range slices.Sorted(maps.Keys(rc.Outputs)) {

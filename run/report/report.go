@@ -11,6 +11,7 @@
 package report
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -187,11 +188,43 @@ func facts(r *runlog.Record, out *outcome) []Pair {
 	if r.Status == runlog.Running {
 		all = append(all, pace(r)...)
 	}
-	add("device", text(r.Manifest.Device["name"]))
+	add("device", devices(r))
 	if !r.Manifest.Started.IsZero() {
 		add("started", r.Manifest.Started.UTC().Format("2006-01-02 15:04 UTC"))
 	}
 	return all
+}
+
+// devices says on which backend and device a run computed, by attempts if these had different ones.
+func devices(r *runlog.Record) string {
+	type span struct {
+		from, to int
+		device   string
+	}
+	var all []span
+	for i, m := range r.Attempts() {
+		device := text(m.Device["name"])
+		if kind := text(m.Device["kind"]); kind != "" {
+			device = kind + ", " + device
+		}
+		if n := len(all); n > 0 && all[n-1].device == device {
+			all[n-1].to = i + 1
+			continue
+		}
+		all = append(all, span{i + 1, i + 1, device})
+	}
+	if len(all) == 1 {
+		return all[0].device
+	}
+	var parts []string
+	for _, s := range all {
+		which := fmt.Sprintf("attempt %d: ", s.from)
+		if s.to > s.from {
+			which = fmt.Sprintf("attempts %d to %d: ", s.from, s.to)
+		}
+		parts = append(parts, which+s.device)
+	}
+	return strings.Join(parts, "; ")
 }
 
 // inSteps is the time of all steps of a run, of all legs.
@@ -238,7 +271,7 @@ func pace(r *runlog.Record) []Pair {
 
 // memoryName names the memory that a run's tensors are in.
 func memoryName(r *runlog.Record) string {
-	if text(r.Manifest.Device["kind"]) == "cpu" {
+	if text(cmp.Or(r.InForce, r.Manifest).Device["kind"]) == "cpu" {
 		return "memory of tensors"
 	}
 	return "device memory"

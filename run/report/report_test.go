@@ -424,6 +424,40 @@ func TestDecisionsOnce(t *testing.T) {
 	}
 }
 
+// The devices of attempts are told apart, and the machine of each that differs has a table of its own.
+func TestDevicesOfAttempts(t *testing.T) {
+	on := func(kind, name string) *runlog.Manifest {
+		return &runlog.Manifest{Device: map[string]any{"kind": kind, "name": name}}
+	}
+	card, cpu := on("vulkan", "A Card"), on("cpu", "A Processor")
+	for _, tt := range []struct {
+		resumed []*runlog.Manifest
+		want    string
+		tables  []string
+	}{
+		{nil, "vulkan, A Card", []string{"Machine"}},
+		{[]*runlog.Manifest{card, card}, "vulkan, A Card", []string{"Machine"}},
+		{[]*runlog.Manifest{card, cpu, cpu, card},
+			"attempts 1 to 2: vulkan, A Card; attempts 3 to 4: cpu, A Processor; attempt 5: vulkan, A Card",
+			[]string{"Machine", "Machine of attempt 3", "Machine of attempt 5"}},
+	} {
+		r := record(1)
+		r.Manifest.Device, r.Resumed = card.Device, tt.resumed
+		if got := devices(r); got != tt.want {
+			t.Errorf("%q, want %q", got, tt.want)
+		}
+		var tables []string
+		for _, s := range origins(r) {
+			if strings.HasPrefix(s.Title, "Machine") {
+				tables = append(tables, s.Title)
+			}
+		}
+		if !slices.Equal(tables, tt.tables) {
+			t.Errorf("%v, want %v", tables, tt.tables)
+		}
+	}
+}
+
 // A run at work tells how fast it is by its last steps, and when its leg ends.
 func TestPace(t *testing.T) {
 	r := record(100)
