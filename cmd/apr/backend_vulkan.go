@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -34,6 +35,13 @@ var (
 	openVulkan     = func(o vulkan.Options) (device.Device, error) { return vulkan.Open(o) }
 )
 
+// namedLoaderFails reports whether err says that the loader that a variable names cannot be used: somebody expects it to
+// be.
+func namedLoaderFails(err error) bool {
+	var f *fault.Error
+	return errors.As(err, &f) && f.ID == vulkan.NamedLoader
+}
+
 // vulkan opens an adapter, which computes in float32.
 func (b backend) vulkan(adapter, reason string) (*opened, error) {
 	if b.dtype == "bf16" || b.dtype == "tf32" {
@@ -59,6 +67,9 @@ func (b backend) fasterVulkan(e *cli.Env) (*opened, string) {
 		return nil, "not built in"
 	}
 	if _, all, err := vulkanAdapters(); err != nil {
+		if namedLoaderFails(err) {
+			e.Log.Warn("the GPU is not used: " + err.Error())
+		}
 		return nil, err.Error()
 	} else if !hardware(all) {
 		return nil, "no adapter is real hardware; others are taken by name alone, as in --backend vulkan:llvmpipe"

@@ -57,7 +57,11 @@ func (r *doctorResult) examineVulkan() {
 		if !vulkan.BuiltIn {
 			fix = "use a build without the tag static"
 		}
-		r.add("vulkan", checkMissing, err.Error(), fix)
+		status := checkMissing
+		if namedLoaderFails(err) {
+			status = checkFailed
+		}
+		r.add("vulkan", status, err.Error(), fix)
 		r.unusable("vulkan", err)
 		return
 	}

@@ -95,6 +95,34 @@ func TestVulkanRefusals(t *testing.T) {
 	}
 }
 
+// TestVulkanNamedLoader: a loader that APR_VULKAN_LIB names and that cannot be used is exit 9 with its name, though the
+// system has another one; auto goes on with the CPU and warns; doctor says so.
+func TestVulkanNamedLoader(t *testing.T) {
+	apr, dir := program(t), t.TempDir()
+	notOne := filepath.Join(dir, "text")
+	if err := os.WriteFile(notOne, []byte("text"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"/nonexistent", notOne} {
+		call := func(args ...string) (int, string) {
+			c := exec.Command(apr, args...)
+			c.Env = append(os.Environ(), "APR_VULKAN_LIB="+path, "CUDA_VISIBLE_DEVICES=-1")
+			out, err := c.CombinedOutput()
+			return code(err), string(out)
+		}
+		says := "the Vulkan loader that APR_VULKAN_LIB names cannot be used: " + path
+		run := []string{"run", "../../testdata/models/gosrc", "func main", "--max-tokens", "2", "--backend"}
+		for backend, exit := range map[string]int{software: 9, "auto": 0} {
+			if got, text := call(append(run, backend)...); got != exit || !strings.Contains(text, says) {
+				t.Errorf("%s, --backend %s: exit %d, want %d\n%s", path, backend, got, exit, text)
+			}
+		}
+		if got, text := call("doctor"); got != 0 || !strings.Contains(strings.Join(strings.Fields(text), " "), "vulkan: failed: "+says) {
+			t.Errorf("%s, doctor: exit %d\n%s", path, got, text)
+		}
+	}
+}
+
 // TestVulkanGosrc: the five greedy continuations are the reference's, and the held-out nats of 2,048 targets those of
 // the CPU within 10⁻⁵.
 func TestVulkanGosrc(t *testing.T) {

@@ -14,6 +14,9 @@ import (
 // BuiltIn reports whether this binary can open a Vulkan loader at all.
 const BuiltIn = driver.Dynamic
 
+// NamedLoader is the id of the fault of a loader that APR_VULKAN_LIB names and that cannot be used.
+const NamedLoader = driver.NamedLoader
+
 // Adapter is a physical device as it is found, before anything is opened on it.
 type Adapter struct {
 	driver.Adapter

@@ -12,27 +12,25 @@ import (
 	"apr/internal/fault"
 )
 
-// LibraryVariable names the file of the loader that is taken before all others.
+// LibraryVariable names the file of the loader. If it is set, no other file is tried.
 const LibraryVariable = "APR_VULKAN_LIB"
+
+// NamedLoader is the id of the fault of a loader that LibraryVariable names and that cannot be used.
+const NamedLoader = "E-VULKAN-010"
 
 // Attempt is a file that was tried as the loader.
 type Attempt struct{ Path, Error string }
 
 // libraries are the names of the loader on this system, best first; macOS may have MoltenVK alone.
 func libraries() []string {
-	var names []string
-	if own := os.Getenv(LibraryVariable); own != "" {
-		names = append(names, own)
-	}
 	switch runtime.GOOS {
 	case "windows":
-		return append(names, "vulkan-1.dll")
+		return []string{"vulkan-1.dll"}
 	case "darwin":
-		return append(names, "libvulkan.1.dylib", "/usr/local/lib/libvulkan.1.dylib",
-			"/opt/homebrew/lib/libvulkan.1.dylib", "libMoltenVK.dylib",
-			"/opt/homebrew/lib/libMoltenVK.dylib")
+		return []string{"libvulkan.1.dylib", "/usr/local/lib/libvulkan.1.dylib", "/opt/homebrew/lib/libvulkan.1.dylib",
+			"libMoltenVK.dylib", "/opt/homebrew/lib/libMoltenVK.dylib"}
 	}
-	return append(names, "libvulkan.so.1", "libvulkan.so")
+	return []string{"libvulkan.so.1", "libvulkan.so"}
 }
 
 // Instance is an opened loader. There is one in a process.
@@ -51,8 +49,13 @@ var open = sync.OnceValues(func() (*Instance, error) {
 			"this binary was built without the Vulkan device (build tag static, or a system without it)").
 			WithHint("use a build without the tag static; --backend cpu works everywhere").WithID("E-VULKAN-001")
 	}
+	own := os.Getenv(LibraryVariable)
+	names := libraries()
+	if own != "" {
+		names = []string{own}
+	}
 	var tried []Attempt
-	for _, name := range libraries() {
+	for _, name := range names {
 		handle, err := dlopen(name)
 		if err != nil {
 			tried = append(tried, Attempt{name, strings.TrimPrefix(err.Error(), name+": ")})
@@ -64,6 +67,11 @@ var open = sync.OnceValues(func() (*Instance, error) {
 			continue
 		}
 		return newInstance(name, get)
+	}
+	if own != "" {
+		return nil, fault.New(fault.Unavailable, "the Vulkan loader that %s names cannot be used: %s: %s",
+			LibraryVariable, own, tried[0].Error).WithID(NamedLoader).
+			WithHint("unset %s to take the loader of the system, or let it name one", LibraryVariable)
 	}
 	var list []string
 	for _, a := range tried {
