@@ -328,6 +328,13 @@ type Device interface {
 	Close() error
 }
 
+// Pulse is a Device that shows that it works.
+type Pulse interface {
+	// Ended returns a number that changes whenever a piece of work has ended: a task, a launch, a submission; pieces take
+	// far less than a minute. Any goroutine may call it at any time: it asks no driver and waits for nothing.
+	Ended() int64
+}
+
 // Fetcher is a Stream that copies values to the host while operations that are queued after them run.
 type Fetcher interface {
 	// Fetch begins to copy t, float32 without gaps, as it is after what is queued so far. What it returns must be called once,

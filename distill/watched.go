@@ -15,7 +15,7 @@ type watched struct {
 }
 
 func (w watched) Phase(name string) {
-	w.dog.Doing(name)
+	w.dog.Phase(name)
 	w.Observer.Phase(name)
 }
 
@@ -25,7 +25,7 @@ func (w watched) Advance(done, total int) {
 }
 
 func (w watched) Leg(leg string, done, total int) {
-	w.dog.Doing("leg " + leg)
+	w.dog.Phase("leg " + leg)
 	w.Observer.Leg(leg, done, total)
 }
 

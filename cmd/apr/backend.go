@@ -25,6 +25,7 @@ type backend struct {
 	expand    int64  // bytes that a CPU may spend on float32 copies of quantised matrices
 	round     bool   // a CPU may round activations to 16 bits in products with quantised matrices
 	kernelLog bool
+	guard     *sentry // attends the device as soon as it is open; nil: nobody does
 }
 
 // opened is a device and why it was taken.

@@ -65,8 +65,12 @@ func (b backend) openForPaths(ctx context.Context, e *cli.Env, keys []string, pa
 func (b backend) openAgreeing(ctx context.Context, e *cli.Env,
 	each func(agree func(model.Weights) error) error) (*opened, error) {
 	o, err := b.open(e)
-	if err != nil || o.Info().Kind != "vulkan" {
-		return o, err
+	if err != nil {
+		return nil, err
+	}
+	b.guard.attend(o.Device)
+	if o.Info().Kind != "vulkan" {
+		return o, nil
 	}
 	err = each(func(w model.Weights) error { return o.agree(ctx, e, w) })
 	if err == nil {
@@ -81,6 +85,7 @@ func (b backend) openAgreeing(ctx context.Context, e *cli.Env,
 	if cpuErr != nil {
 		return nil, cpuErr
 	}
+	b.guard.attend(own.Device)
 	own.tried = append(o.tried, "vulkan: "+err.Error())
 	return own, nil
 }

@@ -113,7 +113,8 @@ func runDistill(ctx context.Context, e *cli.Env, o *distillOptions) (cli.Result,
 	}
 	defer group.close(guard.Watchdog)
 	group.configure(&c, guard.setComm)
-	b := backend{name: o.Backend, dtype: o.DType, index: o.Device, expand: o.keepExpanded(), kernelLog: o.KernelLog}
+	b := backend{name: o.Backend, dtype: o.DType, index: o.Device, expand: o.keepExpanded(), kernelLog: o.KernelLog,
+		guard: guard}
 	dev, err := b.openForRun(ctx, e, &c)
 	if err != nil {
 		return nil, err

@@ -144,7 +144,8 @@ func runPrecompute(ctx context.Context, e *cli.Env, o *distillOptions) (cli.Resu
 	if err != nil {
 		return nil, err
 	}
-	b := backend{name: o.Backend, dtype: o.DType, index: o.Device, expand: o.keepExpanded(), kernelLog: o.KernelLog}
+	b := backend{name: o.Backend, dtype: o.DType, index: o.Device, expand: o.keepExpanded(), kernelLog: o.KernelLog,
+		guard: guard}
 	dev, err := b.openForRun(ctx, e, &c)
 	if err != nil {
 		return nil, err

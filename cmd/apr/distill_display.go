@@ -190,7 +190,7 @@ func describeActivity(operation string, a cuda.Activity) string {
 	if s == "" {
 		s = "  GPU: NVML tells nothing"
 	}
-	return "last operation " + operation + "," + s
+	return "cuda, last operation " + operation + "," + s
 }
 
 // activity renders what a GPU does, as far as it is known.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"apr/collective"
+	"apr/device"
 	"apr/internal/cli"
 	"apr/internal/fault"
 	runlog "apr/run/log"
@@ -32,7 +33,7 @@ type sentry struct {
 func newSentry(e *cli.Env, timeout time.Duration) *sentry {
 	s := &sentry{e: e, heart: supervise.Open(e.Getenv(supervise.Variable))}
 	s.Watchdog = watch.Start(watch.Options{Timeout: timeout, State: s.device, Stalled: s.stalled, Tick: s.tick})
-	s.Doing("opening the device")
+	s.Phase("opening the device")
 	e.Ending(s.ended)
 	return s
 }
@@ -54,6 +55,22 @@ func (s *sentry) lostRank(err error) {
 	}
 }
 
+// attend watches what a device ends, and names it in the report of a stall. A sentry that is nil does nothing.
+func (s *sentry) attend(d device.Device) {
+	if s == nil {
+		return
+	}
+	i := d.Info()
+	name := fmt.Sprintf("%s (%s)", i.Kind, i.Name)
+	p, ok := d.(device.Pulse)
+	if !ok {
+		s.setDeviceState(func() string { return name })
+		return
+	}
+	s.Follow(p.Ended)
+	s.setDeviceState(func() string { return fmt.Sprintf("%s, %d pieces of work ended", name, p.Ended()) })
+}
+
 // setDeviceState sets the function that describes the device in the report of a stall; it must not wait for the device.
 func (s *sentry) setDeviceState(state func() string) { s.state.Store(&state) }
 
@@ -68,7 +85,7 @@ func (s *sentry) device() string {
 	if state := s.state.Load(); state != nil {
 		return (*state)()
 	}
-	return "the CPU computes"
+	return "none is open yet"
 }
 
 // tick reports a sign of life to the supervisor.
@@ -92,7 +109,7 @@ func (s *sentry) stalled(r watch.Report) {
 		s.e.Abort(s.fault(r))
 	}()
 	if comm := s.comm.Load(); comm != nil {
-		go (*comm).Abort(fault.New(fault.Hung, "no progress for %v in %q", r.Idle.Round(time.Second), r.Doing))
+		go (*comm).Abort(fault.New(fault.Hung, "no progress for %v in %q", r.Idle.Round(time.Second), r.Where()))
 	}
 	limit := time.After(lastWords)
 	for _, done := range []chan struct{}{written, told} {
@@ -113,7 +130,7 @@ func (s *sentry) ended(sig os.Signal) {
 }
 
 func (s *sentry) fault(r watch.Report) error {
-	err := fault.New(fault.Hung, "no progress for %v in %q", r.Idle.Round(time.Millisecond), r.Doing).WithID("E-WATCH-001")
+	err := fault.New(fault.Hung, "no progress for %v in %q", r.Idle.Round(time.Millisecond), r.Where()).WithID("E-WATCH-001")
 	if dir := s.runDir(); dir != "" {
 		if all, _ := filepath.Glob(filepath.Join(dir, "checkpoints", "step-*")); len(all) == 0 { // the pattern is well formed
 			return err.WithHint("stacks are in %s/stall.txt; no checkpoint was written yet", dir)
@@ -133,10 +150,10 @@ func (s *sentry) record(r watch.Report) {
 		s.e.Log.Warn("the stall cannot be written down", "error", err)
 	}
 	detail := map[string]any{
-		"last_operation": r.Doing, "steps": r.Steps, "idle_seconds": r.Idle.Seconds(), "limit_seconds": r.Limit.Seconds(),
-		"device": r.State, "stacks": "stall.txt",
+		"phase": r.Phase, "last_operation": r.Doing, "steps": r.Steps, "idle_seconds": r.Idle.Seconds(),
+		"limit_seconds": r.Limit.Seconds(), "device": r.State, "stacks": "stall.txt",
 	}
-	if err := runlog.AppendEvent(dir, "stall", "no progress", detail, "exit 22: "+r.Doing); err != nil {
+	if err := runlog.AppendEvent(dir, "stall", "no progress", detail, "exit 22: "+r.Where()); err != nil {
 		s.e.Log.Warn("the stall cannot be written down", "error", err)
 	}
 }

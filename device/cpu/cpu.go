@@ -57,6 +57,7 @@ type Device struct {
 
 var (
 	_ device.Device = (*Device)(nil)
+	_ device.Pulse  = (*Device)(nil)
 	_ device.Stream = (*Stream)(nil)
 )
 
@@ -123,6 +124,9 @@ func (d *Device) Stream() *Stream { return newStream(d) }
 
 // Memory returns the bytes held now and at the highest point, by component.
 func (d *Device) Memory() (now, peak map[device.Component]int64) { return d.mem.Memory() }
+
+// Ended counts the tasks that have ended; see device.Pulse.
+func (d *Device) Ended() int64 { return d.pool.Ended() }
 
 // Close ends the workers. Tensors and streams must not be used afterwards.
 func (d *Device) Close() error {

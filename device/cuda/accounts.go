@@ -33,6 +33,10 @@ type Stats struct {
 	Fetched     int64 // bytes of experts that came from the host
 }
 
+// Ended counts launches, of which the driver takes about a thousand before it waits for the device, and the operations
+// known to be complete; see device.Pulse.
+func (d *Device) Ended() int64 { return d.counts.launches.Load() + d.synced.Load() }
+
 // Stats returns the device's counts.
 func (d *Device) Stats() Stats {
 	c := &d.counts

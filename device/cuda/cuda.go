@@ -134,6 +134,7 @@ type sentinel struct{ err error }
 
 var (
 	_ device.Device = (*Device)(nil)
+	_ device.Pulse  = (*Device)(nil)
 	_ device.Stream = (*Stream)(nil)
 	_ kernel.Queue  = (*operation)(nil)
 )

@@ -14,6 +14,7 @@ func streamCases() []Case {
 	return []Case{
 		{Name: "stream/uploads do not keep the slice", check: checkUploadCopies},
 		{Name: "stream/temps", check: checkTemps},
+		{Name: "stream/pulse", check: checkPulse},
 		{Name: "stream/id outside the embedding", check: func(l *lab) {
 			y, w := l.out(l.act, 1, 4), l.frozen(l.random(3, 4, 1))
 			checkError(l, func() { l.s.Embed(y, w, l.ids([]int{3})) })
@@ -42,6 +43,28 @@ func checkUploadCopies(l *lab) {
 	src[0], src[1], src[2] = 7, 8, 9
 	l.compare("uploaded", "move", t, ref.Of(1, 3, []float64{1, 2, 3}), 0)
 	l.s.Release(t)
+}
+
+// checkPulse: what a device has ended changes with each product, and stands still while it has nothing to do.
+func checkPulse(l *lab) {
+	p, ok := l.dev.(device.Pulse)
+	if !ok {
+		return
+	}
+	x, w, y := l.in(l.act, l.random(3, 8, 1)), l.frozen(l.random(5, 8, 1)), l.out(l.act, 3, 5)
+	for range 3 {
+		before := p.Ended()
+		l.s.MatMul(y, x, w, device.Tensor{}, false)
+		_, err := l.s.Wait(context.Background())
+		l.note(err)
+		after := p.Ended()
+		if after == before {
+			l.errorf("a product ended, and Ended is still %d", after)
+		}
+		if now := p.Ended(); now != after {
+			l.errorf("Ended went from %d to %d with nothing to do", after, now)
+		}
+	}
 }
 
 // checkTemps: live temps do not overlap, the same sequence gets the same places, and memory does not grow.

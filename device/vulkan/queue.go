@@ -24,6 +24,10 @@ const (
 // seconds.
 const submission = 100 * time.Millisecond
 
+// mostOfProgram bounds the work of one submission to an adapter that a program imitates, in units of kernel.Work: about
+// a second on two cores. A watchdog sees submissions end, so one must take far less than a minute, on a busy machine too.
+const mostOfProgram = 1 << 30
+
 // lose keeps the first error after which the device is unusable, and returns it.
 func (d *Device) lose(err error) error {
 	if d.lost == nil {
@@ -67,7 +71,19 @@ func (d *Device) submit() error {
 		return err
 	}
 	d.current, d.staged, d.recorded = 1-d.current, 0, 0
-	return d.check(d.record().Wait(d.patience))
+	return d.wait(d.record())
+}
+
+// wait waits until what was submitted with c has ended.
+func (d *Device) wait(c *driver.Commands) error {
+	if !c.Pending() {
+		return d.lost
+	}
+	err := d.check(c.Wait(d.patience))
+	if err == nil {
+		d.ended.Add(1)
+	}
+	return err
 }
 
 // finish submits and waits for everything.
@@ -76,7 +92,7 @@ func (d *Device) finish() error {
 		return err
 	}
 	for _, c := range d.commands {
-		if err := d.check(c.Wait(d.patience)); err != nil {
+		if err := d.wait(c); err != nil {
 			return err
 		}
 	}
@@ -190,6 +206,7 @@ func (d *Device) pipeline(name string) (*driver.Pipeline, error) {
 	}
 	d.pipelines[name] = p
 	d.compiled++
+	d.ended.Add(1)
 	return p, nil
 }
 

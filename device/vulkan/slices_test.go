@@ -3,6 +3,7 @@
 package vulkan
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"time"
@@ -44,6 +45,29 @@ func TestSlices(t *testing.T) {
 		t.Errorf("%d dispatches, want %d", got, want)
 	}
 	s.Release(x, y)
+}
+
+// TestProgramSubmissions: one launch of an adapter that a program imitates is submitted in parts of about a second, which
+// a watchdog sees end.
+func TestProgramSubmissions(t *testing.T) {
+	d := open(t, Options{})
+	defer d.Close()
+	s := newStream(d)
+	const rows, n = 1024, 2048
+	x, y := s.Temp("x", device.Scratch, tensor.F32, rows, n), s.Temp("y", device.Scratch, tensor.F32, rows, rows)
+	defer s.Release(x, y)
+	s.Zero(x)
+	if _, err := s.Wait(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	before := d.Ended()
+	s.MatMul(y, x, d.Frozen(x), device.Tensor{}, false)
+	if _, err := s.Wait(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := d.Ended()-before, int64(rows*rows*n/mostOfProgram); d.adapter.ByName && got < want {
+		t.Errorf("%d pieces of work ended, want %d at least", got, want)
+	}
 }
 
 // TestHung: work that does not end in time makes the device unusable, of kind Hung, and Close does not wait.

@@ -20,6 +20,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"apr/device"
@@ -72,7 +73,8 @@ type Device struct {
 	most      int64         // work of a submission, in units of kernel.Work; 0: any
 	recorded  int64         // work that is not submitted yet
 
-	dispatches int // so far
+	ended      atomic.Int64 // submissions and compiled kernels so far, for whoever does not hold mu
+	dispatches int          // so far
 	rotary     rotaryTables
 
 	// Of tests: what changes a launch, and a kernel before it is compiled.
@@ -82,6 +84,7 @@ type Device struct {
 
 var (
 	_ device.Device = (*Device)(nil)
+	_ device.Pulse  = (*Device)(nil)
 	_ device.Stream = (*Stream)(nil)
 )
 
@@ -103,8 +106,8 @@ func Open(o Options) (*Device, error) {
 	d := &Device{adapter: a, limit: a.Limits.Binding, pipelines: map[string]*driver.Pipeline{},
 		unused: map[int64][]place{}}
 	d.wide = !a.ByName && a.Limits.Invocations >= kernel.WideLanes && a.Limits.Shared >= kernel.WideShared
-	if d.patience = hungProgram; !a.ByName {
-		d.patience = hungHardware
+	if d.patience, d.most = hungProgram, mostOfProgram; !a.ByName {
+		d.patience, d.most = hungHardware, 0 // probeRate measures
 	}
 	if o.Binding > 0 {
 		d.limit = min(d.limit, o.Binding)
@@ -171,6 +174,9 @@ func (d *Device) Compiled() int {
 	defer d.mu.Unlock()
 	return d.compiled
 }
+
+// Ended counts the submissions that have ended and the kernels that were compiled; see device.Pulse.
+func (d *Device) Ended() int64 { return d.ended.Load() }
 
 // NewStream returns a stream; one goroutine at a time may use it.
 func (d *Device) NewStream() device.Stream { return newStream(d) }

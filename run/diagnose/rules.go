@@ -74,9 +74,13 @@ func stalls(r *records) (out []Finding) {
 		if e.Kind != "stall" {
 			continue
 		}
+		at := e.get("last_operation")
+		if phase := e.get("phase"); phase != "" && phase != at {
+			at = phase + ": " + at
+		}
 		f := Finding{
 			ID: "hung", Symptom: fmt.Sprintf("no progress for %.0f s, exit 22", number(e.detail["idle_seconds"])), Fatal: true, at: e.Time,
-			Cause: "hung in " + e.get("last_operation"), Evidence: []Evidence{e.evidence()},
+			Cause: "hung in " + at, Evidence: []Evidence{e.evidence()},
 			Advice: "the stacks of all goroutines say where each waits; " + r.resumption(),
 		}
 		if name := e.get("stacks"); name != "" {

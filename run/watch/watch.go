@@ -1,15 +1,16 @@
 // Package watch ends a process that makes no progress.
 //
-// A Watchdog is told of every sign of progress: what begins (Doing), and every optimiser step (Stepped). When none came
-// for too long it collects the evidence, which is what was going on, the stacks of all goroutines and the state of the
-// device, and hands it to a function that writes it down and ends the process. Too long is
+// A Watchdog is told of every sign of progress: what begins (Phase, Doing), and every optimiser step (Stepped). It looks
+// itself at how much work a device has ended (Follow), so that a slow device within one long phase is not taken for a hung
+// one. When no sign came for too long it collects the evidence, which is what was going on, the stacks of all goroutines
+// and the state of the device, and hands it to a function that writes it down and ends the process. Too long is
 //
 //	300 s before the first step, then max(60 s, 20 × median step), or a fixed time
 //
 // and covers everything a run does: opening, uploading, probing, reading text, steps, checkpoints, evaluations.
 //
-// Bytes read from and written to files count as progress, on Linux. Caveats. The watcher calls no device and no driver: what it says of one was asked by somebody else before. Time counts
-// only while the watcher itself runs, so a process that was suspended is not taken for one that hangs. Stacks are taken
+// Bytes read from and written to files count as progress, on Linux. Caveats. The watcher asks no driver: what it says of
+// a device is what the device's own calls have seen. Time counts only while the watcher itself runs, so a process that was suspended is not taken for one that hangs. Stacks are taken
 // by stopping all goroutines; should that hang too, the evidence goes without them. A hung device cannot be saved, so
 // nothing is checkpointed: the last checkpoint is what remains.
 package watch
@@ -51,10 +52,19 @@ type Options struct {
 
 // Beat is what a watchdog knows of the run.
 type Beat struct {
-	Doing string        // what goes on
+	Phase string        // of the run
+	Doing string        // what goes on in it
 	Steps int           // optimiser steps done in this process
 	Idle  time.Duration // since the last sign of progress
 	Limit time.Duration // of Idle
+}
+
+// Where says what goes on, in which phase.
+func (b Beat) Where() string {
+	if b.Phase == "" || b.Phase == b.Doing {
+		return b.Doing
+	}
+	return b.Phase + ": " + b.Doing
 }
 
 // Report is the evidence of a stall.
@@ -70,15 +80,19 @@ func (r Report) String() string {
 	if stacks == "" {
 		stacks = "not available: the goroutines could not be stopped\n"
 	}
-	return fmt.Sprintf("no progress for %v; the limit is %v\nsteps done in this process: %d\nlast operation: %s\ndevice: %s\n\nstacks of all goroutines:\n\n%s",
-		r.Idle.Round(time.Millisecond), r.Limit.Round(time.Millisecond), r.Steps, cmp.Or(r.Doing, "none"), cmp.Or(r.State, "nothing known"), stacks)
+	return fmt.Sprintf("no progress for %v; the limit is %v\nsteps done in this process: %d\n"+
+		"phase: %s\nlast operation: %s\ndevice: %s\n\nstacks of all goroutines:\n\n%s",
+		r.Idle.Round(time.Millisecond), r.Limit.Round(time.Millisecond), r.Steps, cmp.Or(r.Phase, "none"),
+		cmp.Or(r.Doing, "none"), cmp.Or(r.State, "nothing known"), stacks)
 }
 
 // Watchdog watches a process. All methods may be called on a nil *Watchdog, and from any goroutine.
 type Watchdog struct {
 	opt   Options
 	signs atomic.Int64 // of progress
+	phase atomic.Pointer[string]
 	doing atomic.Pointer[string]
+	ended atomic.Pointer[func() int64] // work that a device has ended
 	stop  chan struct{}
 	once  sync.Once
 
@@ -109,6 +123,31 @@ func (w *Watchdog) Doing(what string) {
 	}
 	w.doing.Store(&what)
 	w.signs.Add(1)
+}
+
+// Phase is a sign of progress: a phase of the run begins.
+func (w *Watchdog) Phase(name string) {
+	if w == nil {
+		return
+	}
+	w.phase.Store(&name)
+	w.Doing(name)
+}
+
+// Follow takes each change of what ended returns as a sign of progress. The watcher calls it every tick, and must not be
+// kept waiting by it.
+func (w *Watchdog) Follow(ended func() int64) {
+	if w != nil {
+		w.ended.Store(&ended)
+	}
+}
+
+// work is what the followed device has ended.
+func (w *Watchdog) work() int64 {
+	if ended := w.ended.Load(); ended != nil {
+		return (*ended)()
+	}
+	return 0
 }
 
 // Stepped is a sign of progress: an optimiser step is done, and took so long.
@@ -153,7 +192,7 @@ func (w *Watchdog) limit() (time.Duration, int) {
 func (w *Watchdog) run() {
 	tick := time.NewTicker(w.opt.tick)
 	defer tick.Stop()
-	seen, moved, idle, last := w.signs.Load(), transferred(), time.Duration(0), time.Now()
+	seen, moved, worked, idle, last := w.signs.Load(), transferred(), w.work(), time.Duration(0), time.Now()
 	for {
 		select {
 		case <-w.stop:
@@ -162,11 +201,11 @@ func (w *Watchdog) run() {
 			idle += min(now.Sub(last), 2*w.opt.tick)
 			last = now
 		}
-		n, bytes := w.signs.Load(), transferred()
-		if n != seen || bytes-moved >= transfer {
+		n, bytes, work := w.signs.Load(), transferred(), w.work()
+		if n != seen || bytes-moved >= transfer || work != worked {
 			idle = 0
 		}
-		seen, moved = n, bytes
+		seen, moved, worked = n, bytes, work
 		b := w.beat(idle)
 		if w.opt.Tick != nil {
 			w.opt.Tick(b)
@@ -183,6 +222,9 @@ func (w *Watchdog) beat(idle time.Duration) Beat {
 	b.Limit, b.Steps = w.limit()
 	if what := w.doing.Load(); what != nil {
 		b.Doing = *what
+	}
+	if phase := w.phase.Load(); phase != nil {
+		b.Phase = *phase
 	}
 	return b
 }

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -22,6 +23,7 @@ func watched(t *testing.T, o Options) (*Watchdog, <-chan Report) {
 // A hang is reported within moments, with what went on, where every goroutine is, and what the device did.
 func TestHang(t *testing.T) {
 	w, stalls := watched(t, Options{Timeout: 50 * time.Millisecond, State: func() string { return "GPU at 0 %" }})
+	w.Phase("evaluating")
 	w.Doing("step 7")
 	release := make(chan int)
 	defer close(release)
@@ -29,7 +31,7 @@ func TestHang(t *testing.T) {
 	select {
 	case r := <-stalls:
 		text := r.String()
-		for _, want := range []string{"last operation: step 7", "device: GPU at 0 %", "hangsHere", "the limit is 50ms", "steps done in this process: 0"} {
+		for _, want := range []string{"phase: evaluating\nlast operation: step 7", "device: GPU at 0 %", "hangsHere", "the limit is 50ms", "steps done in this process: 0"} {
 			if !strings.Contains(text, want) {
 				t.Errorf("the report lacks %q:\n%s", want, text)
 			}
@@ -54,6 +56,32 @@ func TestSlowIsNotHung(t *testing.T) {
 	case r := <-stalls:
 		t.Errorf("stopped: %s", r)
 	case <-time.After(300 * time.Millisecond):
+	}
+}
+
+// A device that goes on ending work within one long operation is left alone; when it ends no more, that is noticed.
+func TestFollow(t *testing.T) {
+	const limit = 200 * time.Millisecond
+	w, stalls := watched(t, Options{Timeout: limit})
+	var ended atomic.Int64
+	w.Follow(ended.Load)
+	w.Phase("evaluating")
+	for range 25 { // three times the limit
+		time.Sleep(limit / 8)
+		ended.Add(1)
+	}
+	select {
+	case r := <-stalls:
+		t.Fatalf("stopped while the device worked: %s", r)
+	default:
+	}
+	select {
+	case r := <-stalls:
+		if r.Idle < limit || r.Where() != "evaluating" {
+			t.Errorf("%+v", r.Beat)
+		}
+	case <-time.After(5 * time.Second):
+		t.Fatal("a device that ends no more work is not noticed")
 	}
 }
 
@@ -152,6 +180,8 @@ func TestTick(t *testing.T) {
 func TestNil(t *testing.T) {
 	var w *Watchdog
 	w.Doing("x")
+	w.Phase("x")
+	w.Follow(func() int64 { return 0 })
 	w.Stepped(1)
 	w.Close()
 }

@@ -26,6 +26,7 @@ const spinFor = 40 * time.Microsecond
 type Pool struct {
 	mu      sync.Mutex // held during Run: one job at a time
 	job     atomic.Pointer[job]
+	ended   atomic.Int64  // tasks of all Runs but the one at work
 	jobs    []*job        // one more than there are helpers, so that one is always free; see spare
 	workers []*worker     // the n-1 helpers; worker 0 is the caller
 	joined  chan struct{} // wakes a parked caller; at most one token, always taken before Run returns
@@ -122,7 +123,7 @@ func (p *Pool) Run(tasks int, f func(worker, task int)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if tasks == 1 || len(p.workers) == 0 {
-		serial(tasks, f)
+		p.serial(tasks, f)
 		return
 	}
 	j := p.spare()
@@ -139,10 +140,21 @@ func (p *Pool) Run(tasks int, f func(worker, task int)) {
 	j.work(0)
 	j.join()
 	p.job.Store(nil)
+	p.ended.Add(j.tasks)
 	j.f = nil // keep nothing alive that it holds
 	if fail := j.failed.Load(); fail != nil {
 		panic(fail)
 	}
+}
+
+// Ended counts the tasks that have ended, for a watchdog. It waits for nothing; between the last task of a Run and its
+// return it may count that Run's tasks not at all.
+func (p *Pool) Ended() int64 {
+	n := p.ended.Load()
+	if j := p.job.Load(); j != nil {
+		n += j.done.Load()
+	}
+	return n
 }
 
 // spare returns a job that no helper holds. Each helper holds at most one, and keeps the last it worked on until it sees
@@ -193,7 +205,7 @@ func (p *Pool) Split(n, grain int, f func(worker, lo, hi int)) {
 }
 
 // serial runs all tasks on the caller.
-func serial(tasks int, f func(worker, task int)) {
+func (p *Pool) serial(tasks int, f func(worker, task int)) {
 	task := 0
 	defer func() {
 		if v := recover(); v != nil {
@@ -202,6 +214,7 @@ func serial(tasks int, f func(worker, task int)) {
 	}()
 	for ; task < tasks; task++ {
 		f(0, task)
+		p.ended.Add(1)
 	}
 }
 

@@ -49,6 +49,26 @@ func TestRunEveryTaskOnce(t *testing.T) {
 	}
 }
 
+// TestEnded: tasks are counted while a Run goes on, and not otherwise.
+func TestEnded(t *testing.T) {
+	for _, workers := range []int{1, 4} {
+		p := New(workers)
+		want := int64(0)
+		for _, tasks := range []int{0, 1, 7, 100} {
+			p.Run(tasks, func(_, task int) {
+				if n := p.Ended(); workers == 1 && n != want+int64(task) || n < want || n > want+int64(tasks) {
+					t.Errorf("%d workers, in task %d of %d: %d ended, %d before the Run", workers, task, tasks, n, want)
+				}
+			})
+			want += int64(tasks)
+			if n := p.Ended(); n != want {
+				t.Errorf("%d workers: %d ended, want %d", workers, n, want)
+			}
+		}
+		p.Close()
+	}
+}
+
 func TestRunAfterPark(t *testing.T) {
 	p := New(3)
 	defer p.Close()
