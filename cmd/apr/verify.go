@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -82,7 +81,7 @@ func runVerify(ctx context.Context, e *cli.Env, path string, steps int) (cli.Res
 	return r, r.judge(err)
 }
 
-// recorded restores the settings that a run was started with, and makes its configuration of them.
+// recorded restores the settings that a run was started with, but for its last device, and makes its configuration of them.
 func (o *distillOptions) recorded(ctx context.Context, e *cli.Env, record *runlog.Record) (c distill.Config, err error) {
 	was, allowed := map[string]cli.Setting{}, slices.Clone(e.AllowConfigKeys)
 	for key, v := range record.Manifest.Config {
@@ -97,6 +96,11 @@ func (o *distillOptions) recorded(ctx context.Context, e *cli.Env, record *runlo
 			was[key] = cli.Setting{Value: v.Value, Origin: v.Origin}
 		}
 	}
+	for _, key := range []string{"backend", "dtype", "device"} {
+		if v, ok := record.InForce.Config[key]; ok {
+			was[key] = cli.Setting{Value: v.Value, Origin: v.Origin}
+		}
+	}
 	settings, err := cli.Restore(o.table(), was)
 	if err != nil {
 		return c, err
@@ -106,32 +110,11 @@ func (o *distillOptions) recorded(ctx context.Context, e *cli.Env, record *runlo
 		return c, err
 	}
 	c.Output, c.Export, c.AllowKeys = record.Path, "", allowed
-	if err := o.deviceOf(record.InForce); err != nil {
-		return c, err
+	if kind, ok := record.InForce.Device["kind"].(string); ok && o.Backend == "auto" {
+		o.Backend = kind
 	}
 	err = bringInputs(ctx, e, &c)
 	return c, err
-}
-
-// deviceOf takes the device of a run's last attempt, which may not be that of the first.
-func (o *distillOptions) deviceOf(m *runlog.Manifest) error {
-	for name, p := range map[string]any{"backend": &o.Backend, "dtype": &o.DType, "device": &o.Device} {
-		s, ok := m.Config[name]
-		if !ok {
-			continue
-		}
-		b, err := json.Marshal(s.Value)
-		if err == nil {
-			err = json.Unmarshal(b, p)
-		}
-		if err != nil {
-			return fault.New(fault.Format, "the setting %s of the run's last attempt is %v", name, s.Value).Because(err)
-		}
-	}
-	if kind, ok := m.Device["kind"].(string); ok && o.Backend == "auto" {
-		o.Backend = kind
-	}
-	return nil
 }
 
 // judge fails with the first disagreement, before whatever kept the rest from being recomputed.
