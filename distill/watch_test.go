@@ -79,7 +79,8 @@ func TestHungDevice(t *testing.T) {
 	if took := time.Since(hung); took > 10*time.Second || r.Idle < 1200*time.Millisecond {
 		t.Errorf("reported after %v without progress, %v in all", r.Idle, took)
 	}
-	if r.Phase != "leg student" || r.Doing != "step 3 of leg student" || r.Steps != 3 || !strings.Contains(string(r.Stacks), "slowStream).Wait") {
+	if r.Phase != "leg student" || r.Doing != "step 3 of leg student" || r.Steps != 3 ||
+		!strings.Contains(string(r.Stacks), "slowStream).Wait") {
 		t.Errorf("doing %q after %d steps; stacks:\n%.2000s", r.Doing, r.Steps, r.Stacks)
 	}
 	dir := checkpoints{dir: filepath.Join(c.Output, "checkpoints"), keep: 2, disk: disk.OS{}}

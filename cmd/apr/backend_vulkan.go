@@ -35,8 +35,8 @@ var (
 	openVulkan     = func(o vulkan.Options) (device.Device, error) { return vulkan.Open(o) }
 )
 
-// namedLoaderFails reports whether err says that the loader that a variable names cannot be used: somebody expects it to
-// be.
+// namedLoaderFails reports whether err says that the loader that a variable names cannot be used: somebody expects
+// it to be.
 func namedLoaderFails(err error) bool {
 	var f *fault.Error
 	return errors.As(err, &f) && f.ID == vulkan.NamedLoader

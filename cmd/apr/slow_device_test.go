@@ -104,5 +104,6 @@ func TestSlowEvaluation(t *testing.T) {
 	}
 	contains(t, l.path("hung", "stall.txt"), "phase: evaluating on held-out text\n",
 		"device: vulkan (Planted Adapter), ", "slowProducts).pause")
-	contains(t, l.path("hung", "events.jsonl"), `"phase":"evaluating on held-out text"`, `"device":"vulkan (Planted Adapter), `)
+	contains(t, l.path("hung", "events.jsonl"), `"phase":"evaluating on held-out text"`,
+		`"device":"vulkan (Planted Adapter), `)
 }

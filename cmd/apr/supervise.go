@@ -130,7 +130,8 @@ func (s *sentry) ended(sig os.Signal) {
 }
 
 func (s *sentry) fault(r watch.Report) error {
-	err := fault.New(fault.Hung, "no progress for %v in %q", r.Idle.Round(time.Millisecond), r.Where()).WithID("E-WATCH-001")
+	err := fault.New(fault.Hung, "no progress for %v in %q", r.Idle.Round(time.Millisecond), r.Where()).
+		WithID("E-WATCH-001")
 	if dir := s.runDir(); dir != "" {
 		if all, _ := filepath.Glob(filepath.Join(dir, "checkpoints", "step-*")); len(all) == 0 { // the pattern is well formed
 			return err.WithHint("stacks are in %s/stall.txt; no checkpoint was written yet", dir)

@@ -119,7 +119,9 @@ func TestStall(t *testing.T) {
 		t.Errorf("exit %d, want 22", code(err))
 	}
 	limit.Stop()
-	contains(t, l.path("hung", "stall.txt"), "no progress for 2", "phase: leg student\n", "last operation: ", "device: cpu (", "stacks of all goroutines", "goroutine ", "distillDisplay")
+	contains(t, l.path("hung", "stall.txt"), "no progress for 2",
+		"phase: leg student\n", "last operation: ", "device: cpu (", "stacks of all goroutines",
+		"goroutine ", "distillDisplay")
 	contains(t, l.path("hung", "events.jsonl"), `"kind":"stall"`, `"phase":"leg student"`, `"device":"cpu (`)
 	if got := l.run(t, "hung", "--checkpoint-every", "5", "--resume", "-q"); !bytes.Equal(got, want) {
 		t.Error("the resumed student differs from that of the unbroken run")

@@ -27,8 +27,9 @@ func verifyCommand() *cli.Command {
 			"  the final weights and the held-out scores\n" +
 			"  what records say of each other\n" +
 			"If another build of this program trained, the result says \"program: differs\"; the exit code depends on the recomputed figures\n" +
-			"alone. Keys that --allow-config-key let the run leave unread are left unread again. A run that went on with another\n" +
-			"device or program (--allow-changed) is verified on its last device; one that went on with other settings is refused.",
+			"alone. Keys that --allow-config-key let the run leave unread are left unread again. A run that went on with\n" +
+			"another device or program (--allow-changed) is verified on its last device; one that went on with other\n" +
+			"settings is refused.",
 		Example: "apr verify runs/mine\napr verify runs/mine --steps 0 --json",
 		Exits:   []fault.Kind{fault.NotFound, fault.Format, fault.Invalid, fault.Load, fault.IO, fault.Unavailable, fault.Network, fault.HTTP404, fault.Stopped, fault.UnsafePath},
 		Options: []cli.Option{
@@ -81,7 +82,8 @@ func runVerify(ctx context.Context, e *cli.Env, path string, steps int) (cli.Res
 	return r, r.judge(err)
 }
 
-// recorded restores the settings that a run was started with, but for its last device, and makes its configuration of them.
+// recorded restores the settings that a run was started with, but for its last device, and makes its configuration
+// of them.
 func (o *distillOptions) recorded(ctx context.Context, e *cli.Env, record *runlog.Record) (c distill.Config, err error) {
 	was, allowed := map[string]cli.Setting{}, slices.Clone(e.AllowConfigKeys)
 	for key, v := range record.Manifest.Config {

@@ -438,10 +438,12 @@ func TestVerifyOtherDevice(t *testing.T) {
 		t.Errorf("exit %d on %v: %v", code, v["device"], v["error"])
 	}
 	var out, errs bytes.Buffer
-	if code := run([]string{"runs", "show", "run"}, strings.NewReader(""), &out, &errs, []string{"COLUMNS=400"}); code != 0 {
+	code := run([]string{"runs", "show", "run"}, strings.NewReader(""), &out, &errs, []string{"COLUMNS=400"})
+	if code != 0 {
 		t.Errorf("runs show: exit %d: %s", code, errs.String())
 	}
-	for _, want := range []string{"attempt 1: cpu, ", "; attempt 2: vulkan, Planted Adapter", "backend: The run computes on the CPU: asked for.",
+	for _, want := range []string{"attempt 1: cpu, ", "; attempt 2: vulkan, Planted Adapter",
+		"backend: The run computes on the CPU: asked for.",
 		"backend: The run computes on the Vulkan adapter: asked for."} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("runs show lacks %q:\n%s", want, out.String())

@@ -117,7 +117,8 @@ func TestVulkanNamedLoader(t *testing.T) {
 				t.Errorf("%s, --backend %s: exit %d, want %d\n%s", path, backend, got, exit, text)
 			}
 		}
-		if got, text := call("doctor"); got != 0 || !strings.Contains(strings.Join(strings.Fields(text), " "), "vulkan: failed: "+says) {
+		got, text := call("doctor")
+		if got != 0 || !strings.Contains(strings.Join(strings.Fields(text), " "), "vulkan: failed: "+says) {
 			t.Errorf("%s, doctor: exit %d\n%s", path, got, text)
 		}
 	}

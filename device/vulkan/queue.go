@@ -24,8 +24,9 @@ const (
 // seconds.
 const submission = 100 * time.Millisecond
 
-// mostOfProgram bounds the work of one submission to an adapter that a program imitates, in units of kernel.Work: about
-// a second on two cores. A watchdog sees submissions end, so one must take far less than a minute, on a busy machine too.
+// mostOfProgram bounds the work of one submission to an adapter that a program imitates, in units of kernel.Work:
+// about a second on two cores. A watchdog sees submissions end, so one must take far less than a minute, on a busy
+// machine too.
 const mostOfProgram = 1 << 30
 
 // lose keeps the first error after which the device is unusable, and returns it.

@@ -47,8 +47,8 @@ func TestSlices(t *testing.T) {
 	s.Release(x, y)
 }
 
-// TestProgramSubmissions: one launch of an adapter that a program imitates is submitted in parts of about a second, which
-// a watchdog sees end.
+// TestProgramSubmissions: one launch of an adapter that a program imitates is submitted in parts of about a second,
+// which a watchdog sees end.
 func TestProgramSubmissions(t *testing.T) {
 	d := open(t, Options{})
 	defer d.Close()

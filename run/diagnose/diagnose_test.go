@@ -86,7 +86,8 @@ func TestRules(t *testing.T) {
 		{"killed without a witness", falling, 0.5, 1e-3, nil, "ended", Unknown},
 		{"hung", falling, 0.5, 1e-3, func(dir string, _ *runlog.Dir) error {
 			return errors.Join(os.WriteFile(filepath.Join(dir, "stall.txt"), []byte("no progress\nlast operation: step 6\n"), 0o600),
-				runlog.AppendEvent(dir, "stall", "no progress", map[string]any{"phase": "leg student", "last_operation": "step 6", "idle_seconds": 60, "stacks": "stall.txt"}, ""))
+				runlog.AppendEvent(dir, "stall", "no progress", map[string]any{"phase": "leg student",
+					"last_operation": "step 6", "idle_seconds": 60, "stacks": "stall.txt"}, ""))
 		}, "hung", "hung in leg student: step 6"},
 		{"diverged", falling, 0.5, 1e-3, func(dir string, d *runlog.Dir) error {
 			for k := range 3 {

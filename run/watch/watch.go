@@ -1,16 +1,19 @@
 // Package watch ends a process that makes no progress.
 //
-// A Watchdog is told of every sign of progress: what begins (Phase, Doing), and every optimiser step (Stepped). It looks
-// itself at how much work a device has ended (Follow), so that a slow device within one long phase is not taken for a hung
-// one. When no sign came for too long it collects the evidence, which is what was going on, the stacks of all goroutines
-// and the state of the device, and hands it to a function that writes it down and ends the process. Too long is
+// A Watchdog is told of every sign of progress: what begins (Phase, Doing), and every optimiser step (Stepped). It
+// looks itself at how much work a device has ended (Follow), so that a slow device within one long phase is not taken
+// for a hung one. When no sign came for too long it collects the evidence, which is what was going on, the stacks of
+// all goroutines and the state of the device, and hands it to a function that writes it down and ends the process. Too
+// long is
 //
 //	300 s before the first step, then max(60 s, 20 × median step), or a fixed time
 //
 // and covers everything a run does: opening, uploading, probing, reading text, steps, checkpoints, evaluations.
 //
-// Bytes read from and written to files count as progress, on Linux. Caveats. The watcher asks no driver: what it says of
-// a device is what the device's own calls have seen. Time counts only while the watcher itself runs, so a process that was suspended is not taken for one that hangs. Stacks are taken
+// Bytes read from and written to files count as progress, on Linux.
+//
+// Caveats. The watcher asks no driver: what it says of a device is what the device's own calls have seen. Time counts
+// only while the watcher itself runs, so a process that was suspended is not taken for one that hangs. Stacks are taken
 // by stopping all goroutines; should that hang too, the evidence goes without them. A hung device cannot be saved, so
 // nothing is checkpointed: the last checkpoint is what remains.
 package watch
@@ -134,8 +137,8 @@ func (w *Watchdog) Phase(name string) {
 	w.Doing(name)
 }
 
-// Follow takes each change of what ended returns as a sign of progress. The watcher calls it every tick, and must not be
-// kept waiting by it.
+// Follow takes each change of what ended returns as a sign of progress. The watcher calls it every tick, and must not
+// be kept waiting by it.
 func (w *Watchdog) Follow(ended func() int64) {
 	if w != nil {
 		w.ended.Store(&ended)

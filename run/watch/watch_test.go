@@ -31,7 +31,8 @@ func TestHang(t *testing.T) {
 	select {
 	case r := <-stalls:
 		text := r.String()
-		for _, want := range []string{"phase: evaluating\nlast operation: step 7", "device: GPU at 0 %", "hangsHere", "the limit is 50ms", "steps done in this process: 0"} {
+		for _, want := range []string{"phase: evaluating\nlast operation: step 7",
+			"device: GPU at 0 %", "hangsHere", "the limit is 50ms", "steps done in this process: 0"} {
 			if !strings.Contains(text, want) {
 				t.Errorf("the report lacks %q:\n%s", want, text)
 			}
