@@ -10,8 +10,9 @@
 // repeat, and are the same on every rank.
 //
 // Caveats. After an error a Comm is dead, on this rank and soon on all. Sockets move all data through rank 0, which
-// suits a few CPU ranks. Frames after the handshake are neither encrypted nor authenticated: the network between ranks
-// has to be a trusted one, and the shared secret only keeps strangers and other runs from joining.
+// suits a few CPU ranks. Frames after the handshake have checksums, by which damage on the way ends the group, but are
+// neither encrypted nor authenticated: the network between ranks has to be a trusted one, and the shared secret only
+// keeps strangers and other runs from joining.
 package collective
 
 import (
@@ -74,6 +75,8 @@ const (
 	Silent How = "silent" // nothing was heard of it for the time limit: it is stopped, or unreachable
 	Failed How = "failed" // it ended the group itself, because of an error of its own
 	Hung   How = "hung"   // it ended the group itself, because it made no progress
+	// Damaged: what it sent arrived different. The network, or a machine's memory, cannot be trusted.
+	Damaged How = "damaged"
 )
 
 // Lost says which rank the group cannot go on without.
@@ -94,6 +97,8 @@ func (l *Lost) Error() string {
 		return fmt.Sprintf("rank %d of %d failed: %s", l.Rank, l.World, l.Cause)
 	case Hung:
 		return fmt.Sprintf("rank %d of %d hung: %s", l.Rank, l.World, l.Cause)
+	case Damaged:
+		return fmt.Sprintf("rank %d of %d sent a frame that arrived damaged: %s", l.Rank, l.World, l.Cause)
 	}
 	return fmt.Sprintf("rank %d of %d is gone: %s", l.Rank, l.World, l.Cause)
 }

@@ -3,6 +3,7 @@ package collective
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"sync"
@@ -114,7 +115,7 @@ func (s *link) read(p *peer) {
 		f, err := readFrame(p.conn, heard)
 		if err != nil {
 			if !p.left.Load() {
-				s.fail(&Lost{Rank: p.rank, World: s.size, How: Gone, Cause: ending(err)})
+				s.fail(s.broken(p, err))
 			}
 			return
 		}
@@ -141,6 +142,15 @@ func (s *link) read(p *peer) {
 			return
 		}
 	}
+}
+
+// broken is the loss of the rank of whom err was read.
+func (s *link) broken(p *peer, err error) *Lost {
+	var d damage
+	if errors.As(err, &d) {
+		return &Lost{Rank: p.rank, World: s.size, How: Damaged, Cause: fmt.Sprintf("rank %d finds that %s", s.rank, d)}
+	}
+	return &Lost{Rank: p.rank, World: s.size, How: Gone, Cause: ending(err)}
 }
 
 // ending is the error of a connection in words that name no address.
@@ -254,11 +264,16 @@ func (s *link) give(p *peer, f frame) error {
 		s.fail(&Lost{Rank: p.rank, World: s.size, How: Gone, Cause: "it has left the group"})
 		return s.failed()
 	}
-	if err := p.send(f); err != nil {
-		s.fail(&Lost{Rank: p.rank, World: s.size, How: Gone, Cause: ending(err)})
-		return s.failed()
+	err := p.send(f)
+	if err == nil {
+		return nil
 	}
-	return nil
+	select {
+	case <-s.done: // read has found out why, from what p said before it closed the connection
+	case <-time.After(farewell):
+		s.fail(&Lost{Rank: p.rank, World: s.size, How: Gone, Cause: ending(err)})
+	}
+	return s.failed()
 }
 
 // take waits for the piece of p that belongs to want.

@@ -132,8 +132,8 @@ func TestRefused(t *testing.T) {
 // forms.
 func TestStrangers(t *testing.T) {
 	l, dial := listen(t)
-	for _, text := range []string{"GET / HTTP/1.1\r\n\r\n", "", "APRRANK\x01",
-		"APRRANK\x010123456789abcdef\xff\xff\xff\xff"} {
+	for _, text := range []string{"GET / HTTP/1.1\r\n\r\n", "", "APRRANK\x02",
+		"APRRANK\x020123456789abcdef\xff\xff\xff\xff"} {
 		c, err := dial(context.Background())
 		if err != nil {
 			t.Fatal(err)

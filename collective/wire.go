@@ -6,7 +6,9 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"net"
 	"slices"
@@ -15,8 +17,14 @@ import (
 	"apr/internal/fault"
 )
 
-// magic begins every connection of the protocol's version 1.
-const magic = "APRRANK\x01"
+// version is the protocol's. Version 2 has checksums in frames.
+const version = 2
+
+// magic begins every connection: a name, then the version.
+const (
+	magicName = "APRRANK"
+	magic     = magicName + string(rune(version))
+)
 
 // Field is something that has to be the same on every rank.
 type Field struct{ Name, Value string }
@@ -67,6 +75,16 @@ type refusal struct {
 }
 
 func (r *refusal) Error() string { return r.text }
+
+// otherVersion returns what is wrong with the first bytes of a connection that are not magic: another version of the
+// protocol, or who sent them is none of these.
+func otherVersion(who, none string, head []byte) string {
+	if string(head[:len(magicName)]) != magicName {
+		return none
+	}
+	return fmt.Sprintf("%s is another version of the program: it speaks version %d of the protocol between ranks, this "+
+		"one version %d", who, head[len(magicName)], version)
+}
 
 // maxHello bounds what is read of a stranger.
 const maxHello = 64 << 10
@@ -132,11 +150,14 @@ func greet(c net.Conn, h Hello, secret []byte) error {
 	}
 	head := make([]byte, len(magic)+nonceBytes+sha256.Size)
 	if _, err := io.ReadFull(c, head); err != nil {
+		if errors.Is(err, io.EOF) { // version 1 says nothing to others
+			return errors.New("it closes the connection without an answer, as an older version of the program does")
+		}
 		return err
 	}
 	theirs, mac := head[len(magic):][:nonceBytes], head[len(magic)+nonceBytes:]
 	if string(head[:len(magic)]) != magic {
-		return &refusal{text: "what answers is not rank 0 of a run", fatal: true}
+		return &refusal{text: otherVersion("rank 0", "what answers is not rank 0 of a run", head), fatal: true}
 	}
 	if !hmac.Equal(mac, sign(secret, []byte("rank 0"), mine, theirs)) {
 		return &refusal{text: "rank 0 has another shared secret: it is of another run", fatal: true}
@@ -162,7 +183,11 @@ func welcome(c net.Conn, secret []byte, take func(Hello) *refusal) (h Hello, err
 		return h, err
 	}
 	if string(head[:len(magic)]) != magic {
-		return h, fmt.Errorf("a stranger that is no rank")
+		why := otherVersion("a rank", "a stranger that is no rank", head)
+		if string(head[:len(magicName)]) == magicName { // it reads as much before it judges the version
+			_, _ = c.Write(append([]byte(magic), make([]byte, nonceBytes+sha256.Size)...)) // it is turned away, told or not
+		}
+		return h, errors.New(why)
 	}
 	theirs, mine := head[len(magic):], make([]byte, nonceBytes)
 	_, _ = rand.Read(mine)
@@ -204,27 +229,45 @@ type frame struct {
 }
 
 const (
-	frameHead = 1 + 1 + 2 + 4 + 8 + 8
+	frameFields = 1 + 1 + 2 + 4 + 8 + 8
+	// frameHead is the fields, then the CRC-32C of the payload, then that of all before it.
+	frameHead = frameFields + 4 + 4
 	// chunk is how many bytes a frame has at most.
 	chunk = 1 << 20
 )
 
+// castagnoli is the polynomial of CRC-32C, for which processors have an instruction. TCP's own checksum has 16 bits,
+// and whatever stands between two machines computes it anew.
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// damage is what is wrong with a frame that is not as it was sent.
+type damage string
+
+func (d damage) Error() string { return string(d) }
+
 func (f frame) append(b []byte) []byte {
+	at := len(b)
 	b = append(b, f.kind, f.op)
 	b = binary.LittleEndian.AppendUint16(b, f.peer)
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(f.payload)))
 	b = binary.LittleEndian.AppendUint64(b, f.n)
 	b = binary.LittleEndian.AppendUint64(b, f.at)
+	b = binary.LittleEndian.AppendUint32(b, crc32.Checksum(f.payload, castagnoli))
+	b = binary.LittleEndian.AppendUint32(b, crc32.Checksum(b[at:], castagnoli))
 	return append(b, f.payload...)
 }
 
-// readFrame reads a frame. heard is called after each piece that arrives.
+// readFrame reads a frame. heard is called after each piece that arrives. The length is believed only with the
+// header's checksum, so that a damaged one is not waited for; a payload that differs from what was sent is a damage.
 func readFrame(r io.Reader, heard func()) (f frame, err error) {
 	var head [frameHead]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
 		return f, err
 	}
 	heard()
+	if crc32.Checksum(head[:frameHead-4], castagnoli) != binary.LittleEndian.Uint32(head[frameHead-4:]) {
+		return f, damage("the header's CRC-32C differs")
+	}
 	f.kind, f.op, f.peer = head[0], head[1], binary.LittleEndian.Uint16(head[2:])
 	size := binary.LittleEndian.Uint32(head[4:])
 	f.n, f.at = binary.LittleEndian.Uint64(head[8:]), binary.LittleEndian.Uint64(head[16:])
@@ -236,6 +279,9 @@ func readFrame(r io.Reader, heard func()) (f frame, err error) {
 		return f, err
 	}
 	heard()
+	if crc32.Checksum(f.payload, castagnoli) != binary.LittleEndian.Uint32(head[frameFields:]) {
+		return f, damage(fmt.Sprintf("the CRC-32C of its %d bytes differs", size))
+	}
 	return f, nil
 }
 

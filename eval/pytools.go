@@ -17,22 +17,30 @@ type pythonTools struct {
 	read []string // the files that it is made of, and the directories of its library
 }
 
-// pythonFiles prints the interpreter itself, and then, by it, what it reads: the path of its library and all files that are
-// mapped once every module of it that is machine code has been loaded, the dynamic linker and shared libraries among them. What
-// somebody added to the path that is not of the installation, such as a package that is being developed, is left out.
+// pythonItself prints the path of the interpreter, in a virtual environment that of its link there, by which it finds
+// the packages of the environment.
+//
+// pythonFiles prints what the interpreter reads: its own library and site packages, as it was built or its virtual
+// environment says, and all files that are mapped once every module of its library that is machine code has been
+// loaded, the dynamic linker and shared libraries among them. What sys.path names beyond these, such as a package that
+// is being developed and lies beside other files, is left out, wherever it is: the prefix may be a home directory.
 const (
-	pythonItself = "import os, sys; print(os.path.realpath(sys.executable), end='')"
-	pythonFiles  = `import importlib, json, os, sys
-for d in sys.path:
-    for f in os.listdir(d) if os.path.basename(d) == 'lib-dynload' else []:
+	pythonItself = "import os, sys; print(os.path.abspath(sys.executable), end='')"
+	pythonFiles  = `import importlib, json, os, site, sys, sysconfig
+real = os.path.realpath
+own = [sysconfig.get_path(k) for k in ('stdlib', 'platstdlib', 'purelib', 'platlib')] + site.getsitepackages()
+own = {real(d) for d in own + [sysconfig.get_path('platstdlib', vars={'platbase': sys.base_exec_prefix})]}
+loads = {d for d in sys.path if os.path.basename(d) == 'lib-dynload' and real(os.path.dirname(d)) in own}
+for d in loads:
+    for f in os.listdir(d):
         try:
             importlib.import_module(f.split('.')[0])
         except BaseException:
             pass
 maps = {l.split(None, 5)[5].strip() for l in open('/proc/self/maps') if '/' in l}
-prefixes = tuple(p.rstrip('/') + '/' for p in (sys.prefix, sys.exec_prefix) if p.rstrip('/'))
-library = {p for p in sys.path if p.startswith(prefixes)}
-print(json.dumps(sorted(p for p in maps | library | {sys.executable} if os.path.isabs(p) and os.path.exists(p))))`
+library = {d for d in sys.path if real(d) in own}
+rest = {sys.executable, os.path.join(sys.prefix, 'pyvenv.cfg')}
+print(json.dumps(sorted(p for p in maps | loads | library | rest if os.path.isabs(p) and os.path.exists(p))))`
 )
 
 // findPython returns the interpreter itself: python3 may be a script that starts one, which a confined process cannot.
