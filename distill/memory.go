@@ -277,9 +277,13 @@ func (d DryRun) Plan(c Choice) (plan.Plan, error) {
 	return p, d.refusal(p, one)
 }
 
-// searched is how many positions the steps have that LargestBatch looks at, about: a dry run takes time for each.
-// Larger steps than these two million positions fit in few memories, and few want them.
-const searched = 1 << 21
+// searched is how many positions the steps have that LargestBatch looks at, and searchedRows how many rows, which may be
+// as many micro-batches: a dry run takes time for each. Larger steps than these two million positions fit in few
+// memories, and few want them.
+const (
+	searched     = 1 << 21
+	searchedRows = 1 << 13
+)
 
 // LargestBatch returns the largest batch size that fits with what c leaves open. It does not depend on c.BatchSize.
 func (d DryRun) LargestBatch(c Choice) (plan.LargestBatch, error) {
@@ -292,7 +296,7 @@ func (d DryRun) largestBatch(c Choice, target dry.Target) (plan.LargestBatch, er
 		return plan.LargestBatch{}, nil
 	}
 	most := maxPositions / rows
-	limit := min(most, max(1, searched/rows))
+	limit := min(most, max(1, min(searched/rows, searchedRows/uint64(d.Accum))))
 	n, err := plan.Largest(int(limit), target.Budget, func(n int) (int64, error) {
 		c := c
 		c.BatchSize = n
