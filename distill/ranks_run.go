@@ -16,6 +16,7 @@ import (
 	"apr/internal/fault"
 	"apr/model"
 	"apr/plan"
+	runlog "apr/run/log"
 	"apr/run/watch"
 )
 
@@ -197,10 +198,27 @@ func (r *Run) fields() (all []collective.Field) {
 	return all
 }
 
+// lossIn returns the loss of a rank that err is; nil: it is none, or an error of this rank's own.
+func (r *Run) lossIn(err error) (l *collective.Lost) {
+	if errors.As(err, &l) && l.Rank == r.Config.Ranks.Rank && l.How == collective.Failed {
+		return nil
+	}
+	return l
+}
+
+// recordLoss writes down which rank the run cannot go on without.
+func (r *Run) recordLoss(err error) error {
+	l := r.lossIn(err)
+	if l == nil {
+		return nil
+	}
+	return r.dir.Event(runlog.LostRank, string(l.How), map[string]any{"rank": l.Rank, "ranks": l.World}, l.Error())
+}
+
 // lost turns the loss of a rank into the run's end: resumable, and hung if the rank was.
 func (r *Run) lost(err error) error {
-	var l *collective.Lost
-	if !errors.As(err, &l) || l.Rank == r.Config.Ranks.Rank && l.How == collective.Failed {
+	l := r.lossIn(err)
+	if l == nil {
 		return err
 	}
 	kind := fault.Stopped

@@ -191,7 +191,7 @@ func (r *Run) Execute(ctx context.Context) (*Outcome, error) {
 		return out, errors.Join(err, r.dir.Event("warning", "run directory lost", nil, lost.Error()))
 	case fault.KindOf(err) == fault.Stopped:
 		receipt.Status, receipt.Reason = "stopped", err.Error()
-		return out, err // a run that can go on has no receipt yet
+		return out, errors.Join(err, r.recordLoss(err)) // a run that can go on has no receipt yet
 	case err != nil:
 		receipt.Status, receipt.Reason = "failed", err.Error()
 	}

@@ -62,6 +62,9 @@ func TestRankIsLost(t *testing.T) {
 		if kept, _ := filepath.Glob(l.path(out, "checkpoints", "step-*")); len(kept) == 0 {
 			t.Fatalf("%v: no checkpoint is kept", tt.sig)
 		}
+		if text, _ := l.runs("diagnose", l.path(out)); !strings.Contains(text, "cause: "+tt.says) {
+			t.Errorf("%v: apr runs diagnose says\n%s", tt.sig, text)
+		}
 		if syscall.Kill(victim, 0) == nil {
 			t.Errorf("%v: rank 2 still runs", tt.sig)
 		}

@@ -116,7 +116,7 @@ func Run(dir string, verify func(checkpoint string) error) (Findings, error) {
 	f := Findings{Schema: "apr.findings/1", RunID: run.ID(), RunDir: dir, Status: run.Status}
 	for _, rule := range []func(*records) []Finding{
 		deaths, restarts, stalls, divergence, ownTextEnds, unmoved, degenerate, copies, doubtful,
-		ownText, uniform, ruined, zeroRate, stops, aborts, receipt,
+		ownText, uniform, ruined, zeroRate, stops, aborts, lostRanks, receipt,
 	} {
 		f.Findings = append(f.Findings, rule(r)...)
 	}

@@ -113,6 +113,9 @@ func TestRules(t *testing.T) {
 		{"another failure", falling, 0.5, 1e-3, failed("the device is lost"), "failed", "the device is lost"},
 		{"stopped", falling, 0.5, 1e-3, func(_ string, d *runlog.Dir) error { return d.Event("stop", "signal", nil, "") }, "stopped", "a signal"},
 		{"aborted", falling, 0.5, 1e-3, func(_ string, d *runlog.Dir) error { return d.Event("abort", "second signal (interrupt)", nil, "") }, "aborted", "a second signal (interrupt)"},
+		{"a rank was killed", falling, 0.5, 1e-3, func(_ string, d *runlog.Dir) error {
+			return d.Event(runlog.LostRank, "gone", map[string]any{"rank": 2}, "rank 2 of 4 is gone: its connection was closed")
+		}, "lost-rank", "rank 2 of 4 is gone: its connection was closed"},
 		{"the teacher is the student", falling, 0, 1e-3, func(dir string, d *runlog.Dir) error {
 			return errors.Join(os.Remove(filepath.Join(dir, "manifest.json")), d.WriteManifest(runlog.Manifest{Started: at,
 				Inputs: map[string]runlog.Input{"teacher": {SHA256: "same"}, "student_init": {SHA256: "same"}}}), d.WriteReceipt(runlog.Receipt{Status: runlog.Completed}))

@@ -284,6 +284,23 @@ func aborts(r *records) (out []Finding) {
 	return out
 }
 
+// lostRanks are the ends of runs that could not go on without a rank.
+func lostRanks(r *records) (out []Finding) {
+	for _, e := range r.latest {
+		if e.Kind != runlog.LostRank {
+			continue
+		}
+		advice := "the output of that rank, or of its machine, says more; "
+		if e.Name == "damaged" {
+			advice = "a network card, a switch or a machine's memory changes bytes: find it before the run goes on; "
+		}
+		out = append(out, Finding{ID: "lost-rank", Cause: e.Reason,
+			Symptom: fmt.Sprintf("the run ended for want of rank %.0f", number(e.detail["rank"])),
+			Fatal:   true, Evidence: []Evidence{e.evidence()}, at: e.Time, Advice: advice + r.resumption()})
+	}
+	return out
+}
+
 // receipt is what a failed run says itself.
 func receipt(r *records) []Finding {
 	if r.run.Receipt == nil || r.run.Receipt.Status != runlog.Failed {

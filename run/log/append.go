@@ -14,6 +14,10 @@ import (
 // Abort is the kind of the event of a process that a second signal ended at once; its name says which.
 const Abort = "abort"
 
+// LostRank is the kind of the event of a run that ends because it cannot go on without a rank; its name says how that
+// was lost, as package collective has it, its reason which rank and why.
+const LostRank = "lost rank"
+
 // AppendEvent appends an event, with the present time, to the run directory dir from outside of the process or goroutine
 // that writes it: a supervisor or a watchdog. The line is written at once and whole.
 func AppendEvent(dir, kind, name string, detail any, reason string) error {

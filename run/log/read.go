@@ -172,6 +172,8 @@ func (r *Record) judge(locked bool) {
 		r.Status, r.Reason = Running, "its process died and is started again by its supervisor"
 	case last.Kind == Abort:
 		r.Status, r.Reason = Failed, "ended at once by a "+last.Name
+	case last.Kind == LostRank:
+		r.Status, r.Reason = Failed, last.Reason
 	default:
 		r.Status, r.Reason = Failed, "ended without a receipt: it was killed, or its machine went down"
 	}
