@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"apr/device"
+	runlog "apr/run/log"
 )
 
 // drawsBytes are the bytes of a position's draws as published, which the size of shards and the plan are made by:
@@ -23,16 +24,25 @@ type CacheSize struct {
 	PerDraw   int   `json:"draws_bytes_per_position"`
 	PerHidden int   `json:"hidden_bytes_per_position"`
 	Available int64 `json:"available_bytes"` // 0: not known
+
+	Inputs map[string]runlog.Input `json:"-"` // that were hashed, as in a run's manifest
 }
 
-// SizeOfCache says what a cache of either kind would take, from the data and the headers of files.
-func SizeOfCache(ctx context.Context, c Config, dev device.Device, obs Observer) (s *CacheSize, err error) {
+// SizeOfCache says what a cache of either kind would take, from the data and the headers of files. With hash it also
+// reads the teacher's weights, for Inputs.
+func SizeOfCache(ctx context.Context, c Config, dev device.Device, hash bool, obs Observer) (s *CacheSize, err error) {
 	in, err := openForCache(ctx, c, obs)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, in.close()) }()
+	if hash {
+		if err := in.hashModel(nameOf(0), c.Teacher, in.teacher); err != nil {
+			return nil, err
+		}
+	}
 	s = in.cacheSize(c, dev)
+	s.Inputs = in.records
 	if free, ok := freeFor(c.Output); ok && !strings.Contains(c.Output, "://") {
 		s.Available = int64(min(free, math.MaxInt64))
 	}

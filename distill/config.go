@@ -28,6 +28,8 @@ type Config struct {
 	StudentConfig string   // config.json of a new student
 	AllowKeys     []string // of a config.json, that are accepted unread
 
+	Expect map[string]string // hashes of inputs as Expected names them; another one is refused
+
 	Data          []string // documents
 	Dataset       string   // or token shards
 	TextField     string

@@ -121,6 +121,9 @@ func openInputs(ctx context.Context, c Config, dev device.Device, obs Observer) 
 	if err := in.loadData(ctx, c, obs); err != nil {
 		return nil, err
 	}
+	if err := in.checkExpected(c); err != nil {
+		return nil, err
+	}
 	in.dropIdleControl()
 	if err := in.shortControl(c, dev, obs); err != nil {
 		return nil, err
@@ -266,11 +269,9 @@ func (in *inputs) hashModels(c Config) error {
 		if in.cache != nil {
 			break
 		}
-		sum, err := f.WeightsSHA256()
-		if err != nil {
+		if err := in.hashModel(nameOf(i), c.Teachers()[i], f); err != nil {
 			return err
 		}
-		in.records[nameOf(i)] = runlog.Input{Path: c.Teachers()[i], SHA256: sum, Of: ofWeights, Bytes: f.Bytes(), Detail: f.Config.String(), Config: f.Config.Hash()}
 	}
 	if in.student == nil {
 		sum, _, err := hashFile(c.StudentConfig)
@@ -280,11 +281,17 @@ func (in *inputs) hashModels(c Config) error {
 		in.records["student_init"] = runlog.Input{Path: c.StudentConfig, SHA256: sum, Of: "the configuration file", Detail: fmt.Sprintf("new, seed %d: %s", c.Seed, in.studentConfig), Config: in.studentConfig.Hash()}
 		return nil
 	}
-	studentHash, err := in.student.WeightsSHA256()
+	return in.hashModel("student_init", c.Student, in.student)
+}
+
+// hashModel records a model that was opened by path.
+func (in *inputs) hashModel(name, path string, f *modelfile.Files) error {
+	sum, err := f.WeightsSHA256()
 	if err != nil {
 		return err
 	}
-	in.records["student_init"] = runlog.Input{Path: c.Student, SHA256: studentHash, Of: ofWeights, Bytes: in.student.Bytes(), Detail: in.studentConfig.String(), Config: in.studentConfig.Hash()}
+	in.records[name] = runlog.Input{Path: path, SHA256: sum, Of: ofWeights, Bytes: f.Bytes(),
+		Detail: f.Config.String(), Config: f.Config.Hash()}
 	return nil
 }
 

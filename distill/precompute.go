@@ -205,9 +205,13 @@ func (p *precomputation) describe() error {
 	if h.ChunkRows == 0 {
 		h.ChunkRows = DefaultChunkRows(info)
 	}
-	if h.Teacher, err = p.in.teacher.WeightsSHA256(); err != nil {
+	if err := p.in.hashModel(nameOf(0), p.c.Teacher, p.in.teacher); err != nil {
 		return err
 	}
+	if err := p.in.checkExpected(p.c); err != nil {
+		return err
+	}
+	h.Teacher = p.in.records[nameOf(0)].SHA256
 	if err := p.in.describeRows(p.c, &h); err != nil {
 		return err
 	}

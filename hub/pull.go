@@ -219,10 +219,14 @@ func (noBar) Add(int64)    {}
 func (noBar) Resume(int64) {}
 func (noBar) Close()       {}
 
-// intact fills in the SHA-256 of a content of the cache. A content that is named by it is believed unless verify wants
-// it read; it returns false if the content does not have its hash.
+// maxCompared bounds the size of a content that is compared with its name, a SHA-256, whenever it is used.
+// Weights beyond it are compared when they are hashed.
+const maxCompared = 64 << 20
+
+// intact fills in the SHA-256 of a content of the cache. A large one that is named by it is believed unless verify
+// wants it read; it returns false if the content does not have its hash.
 func (r *repository) intact(ctx context.Context, f *File, verify bool) (bool, error) {
-	if sha256Form.MatchString(f.etag) && !verify {
+	if sha256Form.MatchString(f.etag) && f.Size > maxCompared && !verify {
 		f.SHA256 = f.etag
 		return true, nil
 	}

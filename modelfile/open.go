@@ -21,6 +21,7 @@ import (
 	"apr/format/gguf"
 	"apr/format/safetensors"
 	"apr/internal/fault"
+	"apr/internal/readfile"
 	"apr/quant"
 	"apr/tensor"
 	"apr/tokenizer"
@@ -360,12 +361,28 @@ func decodeBlocks(out []float32, raw []byte, t tensor.Stored) {
 	}
 }
 
+// checkNamed compares files of weights that lie in a hub's cache with the hashes that are their names there.
+func (c *Container) checkNamed() error {
+	f, ok := c.Stored.(interface{ Files() []string })
+	if !ok {
+		return nil // in memory
+	}
+	for _, path := range f.Files() {
+		if err := readfile.CheckNamed(path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // WeightsSHA256 identifies the weights by content, whatever file they stand in: SHA-256 over, for each tensor of the
 // architecture in order of name, its name, type, shape and payload. Equal hashes with equal configurations compute the
-// same. Damaged content has no identity: a file that Verify refuses is an error, found by the same reading; so are,
-// after that, a value that is not finite and weights that no trained model has. What is doubtful goes to Warn, once;
-// see [Content].
+// same. Damaged content has no identity: a file that Verify refuses is an error, found by the same reading, and one of
+// a hub's cache that has not the SHA-256 of its name; so are, after that, a value that is not finite and weights that
+// no trained model has. What is doubtful goes to Warn, once; see [Content].
 func (f *Files) WeightsSHA256() (string, error) {
+	named := make(chan error, 1)
+	go func() { named <- f.checkNamed() }()
 	h, content := sha256.New(), NewContent(f.Container)
 	var bad error
 	for _, name := range slices.Sorted(maps.Keys(arch.Shapes(f.Config))) {
@@ -380,7 +397,7 @@ func (f *Files) WeightsSHA256() (string, error) {
 		}
 		bad = cmp.Or(bad, found)
 	}
-	if err := cmp.Or(f.Verify(), bad); err != nil {
+	if err := cmp.Or(f.Verify(), <-named, bad); err != nil {
 		return "", err
 	}
 	lines, err := content.Judge(Tolerance{Odd: f.AllowOdd, Copies: f.Fresh, Zeros: f.Fresh})

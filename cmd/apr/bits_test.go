@@ -58,6 +58,7 @@ var resumedWith = map[string]resumed{
 	"text-field":     {with: "--text-field=body", without: "--chat-template", want: differs, names: "trained_ids was "},
 	"messages-field": {with: "--messages-field=chat", want: differs, names: "trained_ids was "},
 	"eval-data":      {with: "--eval-data=held.jsonl", want: differs, names: "inputs.eval_data was not recorded"},
+	"expect":         {with: "--expect=data=" + strings.Repeat("0", 64), want: cannot},
 	"data-cache":     {with: "--data-cache=off", want: goesOn},
 	"output":         {with: "--output=moved", want: goesOn},
 	"force":          {with: "--force", want: goesOn},

@@ -118,6 +118,8 @@ func (d *dispatchOptions) checkOwn(s cli.Settings) error {
 		}
 	}
 	switch ext := filepath.Ext(d.Output); {
+	case len(d.Expect) > 0:
+		return fault.New(fault.Usage, "--expect has no effect with dispatch: the job expects what is checked here")
 	case d.scheduler == "ssh" && d.host == "":
 		return fault.New(fault.Usage, "--scheduler ssh needs --host")
 	case d.scheduler == "k8s" && d.image == "":
@@ -230,7 +232,8 @@ func (d *dispatchOptions) run(ctx context.Context, e *cli.Env) (cli.Result, erro
 	if err := d.inspect(ctx, e, c, &job, r); err != nil {
 		return r, err
 	}
-	if err := d.render(&job, r); err != nil || d.dryRun { // again: the checks know how much disk is needed
+	r.expectInputs(&job)
+	if err := d.render(&job, r); err != nil || d.dryRun { // again: the checks know hashes, and how much disk is needed
 		return r, err
 	}
 	if d.scheduler == "local" {

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"apr/distill"
 	"apr/internal/cli"
 	"apr/internal/fault"
 	"apr/run/diagnose"
@@ -99,6 +101,15 @@ func (d *dispatchOptions) argv(program, output string, e *cli.Env) (command, env
 		command = append(command, "--allow-config-key="+key)
 	}
 	return command, env
+}
+
+// expectInputs lets the job compare what it reads with what was checked.
+func (r *dispatchResult) expectInputs(job *dispatch.Job) {
+	sums := distill.Expected(r.Inputs)
+	for _, name := range slices.Sorted(maps.Keys(sums)) {
+		job.Command = append(job.Command, "--expect="+name+"="+sums[name])
+	}
+	r.Command = job.Command
 }
 
 // texts are the values of an option as a command line has them.

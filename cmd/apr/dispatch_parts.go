@@ -42,7 +42,11 @@ func (d *dispatchOptions) runParts(ctx context.Context, e *cli.Env, job dispatch
 	if err := d.render(&job, r); err != nil {
 		return nil, err
 	}
-	if err := d.inspectParts(ctx, e, c, &job, r); err != nil || d.dryRun {
+	if err := d.inspectParts(ctx, e, c, &job, r); err != nil {
+		return r, err
+	}
+	r.expectInputs(&job)
+	if err := d.render(&job, r); err != nil || d.dryRun {
 		return r, err
 	}
 	return d.startElsewhere(ctx, e, job, r)
@@ -119,10 +123,11 @@ func (i *inspection) checkRows(ctx context.Context) (*distill.CacheSize, verdict
 		return nil, verdict{}, err
 	}
 	defer dev.Close()
-	size, err := distill.SizeOfCache(ctx, i.c, dev, i.show)
+	size, err := distill.SizeOfCache(ctx, i.c, dev, true, i.show)
 	if err != nil {
 		return nil, verdict{}, err
 	}
+	i.r.Inputs = size.Inputs
 	v, err := ok("%s rows of %s tokens in all; about %s", cli.Count(int64(size.Rows)), cli.Count(size.Positions), cli.Bytes(i.cacheBytes(size)))
 	return size, v, err
 }

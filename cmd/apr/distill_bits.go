@@ -46,6 +46,7 @@ var distillBits = map[string]cli.Bits{
 	"token-file": cli.SameBits, "tls-ca": cli.SameBits, "cache-entropy": cli.SameBits, "shard": cli.SameBits,
 	"shard-count": cli.SameBits, "shard-size": cli.SameBits,
 	"plan": cli.SameBits, "runs-dir": cli.SameBits,
+	"expect": cli.SameBits, // other inputs are refused
 
 	// of text, which training reads as any other
 	"max-tokens": cli.SameBits, "sampling-temperature": cli.SameBits, "top-p": cli.SameBits, "target-tokens": cli.SameBits,

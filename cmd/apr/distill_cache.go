@@ -206,7 +206,7 @@ func (p *planOptions) planCache(ctx context.Context, e *cli.Env) (cli.Result, er
 	defer dev.Close()
 	show := newDistillDisplay(e, p.LogEvery)
 	defer show.close()
-	s, err := distill.SizeOfCache(ctx, c, dev, show)
+	s, err := distill.SizeOfCache(ctx, c, dev, false, show)
 	show.close()
 	if err != nil {
 		return nil, err

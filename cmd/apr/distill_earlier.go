@@ -77,7 +77,7 @@ func (o *distillOptions) resumes() (dir string, err error) {
 }
 
 // onlyNow are settings that belong to one call and not to its run.
-var onlyNow = []string{"resume", "allow_changed", "plan", "print_config", "runs_dir", "rank", "rendezvous"}
+var onlyNow = []string{"resume", "allow_changed", "plan", "print_config", "runs_dir", "rank", "rendezvous", "expect"}
 
 // earlierCall returns what a run was asked to do when it was begun or last resumed.
 func earlierCall(r *runlog.Record) cli.Earlier {

@@ -68,6 +68,7 @@ type distillOptions struct {
 	KeepCheckpoints      int
 	Resume               string // "": no; newest, or a path
 	AllowChanged         bool
+	Expect               []string // NAME=SHA256
 	AllowSameModel       bool
 	AllowOddWeights      bool
 	LoRA                 bool
@@ -297,6 +298,9 @@ func (o *distillOptions) recordTable() []cli.Option {
 		{Name: "control", Value: cli.Enum(&o.Control, "auto", "auto", "none", "ce"),
 			Help: "train an identical student without the teacher, to compare: ce, none, or auto " +
 				"(where it takes at most 30 % of the training, or is short)"},
+		{Name: "expect", Value: cli.Strings(&o.Expect),
+			Help: "NAME=SHA256: refuse (exit 5) to train if the input NAME of the run's manifest has another hash, or " +
+				"NAME.config another configuration; repeatable; apr dispatch says it to the job"},
 		{Name: "plan", Value: cli.Bool(&o.Plan, false), Help: "print the plan and stop, as apr plan does"},
 		{Name: "runs-dir", EnvOnly: true, Path: true, Env: "APR_RUNS_DIR", Value: cli.String(&o.RunsDir, "runs"), Help: "where runs without --output go"},
 	}

@@ -44,7 +44,8 @@ var given = map[string][]string{
 	"samples-per-prompt": {"3"}, "min-completion-tokens": {"4"}, "max-prompt-chars": {"99"}, "slots": {"2"},
 	"on-policy": {"0.5"}, "on-policy-max-tokens": {"9"}, "on-policy-prompt-tokens": {"16"},
 	"on-policy-estimator": {"sampled"}, "on-policy-lag": {"1"},
-	"plan": {"true"}, "runs-dir": {"/runs"}, "lora": {"true"}, "lora-rank": {"8"}, "lora-alpha": {"16"},
+	"expect": {"data=" + strings.Repeat("0f", 32), "teacher=" + strings.Repeat("1e", 32)},
+	"plan":   {"true"}, "runs-dir": {"/runs"}, "lora": {"true"}, "lora-rank": {"8"}, "lora-alpha": {"16"},
 	"lora-dropout": {"0.5"}, "lora-targets": {"q,k"}, "lora-merge": {"off"}, "adapter": {"/adapter"},
 	// of plan and dispatch
 	"memory": {"24.5"}, "shape": {"7b:0.5b"}, "cluster": {"/c.yaml"}, "max-step-tokens": {"8192"}, "machines": {"2"},

@@ -94,7 +94,7 @@ func dataFiles(ctx context.Context, e *cli.Env, paths []string) ([]string, error
 		case !hub.IsDataset(p):
 			return nil, fault.In(fault.Usage, p, "is a model").WithHint("a data set is %s, as in hf://datasets/org/name", hub.Scheme+"datasets/…")
 		}
-		s, err := findSnapshot(ctx, e, p, hub.Options{})
+		s, err := findSnapshot(ctx, e, p, hub.Options{Verify: true}) // reading text takes longer than its hash
 		if err != nil {
 			return nil, err
 		}

@@ -3,11 +3,14 @@
 package readfile
 
 import (
+	"crypto/sha256"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"time"
@@ -111,13 +114,15 @@ func (w *whole) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Stamp is what the file system says of an open file, by which a change of its content shows: its size and the time it was
-// last written. The zero Stamp is of bytes in memory, which nobody else changes.
+// Stamp is what the file system says of an open file, by which a change of its content shows: its size, the time it was
+// last written, which whoever writes can set back, and where the system has it the time of its last change of any kind,
+// which no call sets. The zero Stamp is of bytes in memory, which nobody else changes.
 type Stamp struct {
-	file     *os.File
-	path     string
-	size     int64
-	modified time.Time
+	file              *os.File
+	path              string
+	size              int64
+	modified, changed time.Time
+	names             uint64 // links to the file
 }
 
 // NewStamp notes the present size and time of f, the file at path.
@@ -126,14 +131,16 @@ func NewStamp(f *os.File, path string) (Stamp, error) {
 	if err != nil {
 		return Stamp{}, Fault(path, err)
 	}
-	return Stamp{f, path, info.Size(), info.ModTime()}, nil
+	changed, names := changeOf(info)
+	return Stamp{f, path, info.Size(), info.ModTime(), changed, names}, nil
 }
 
 // Size returns the size that was noted.
 func (s Stamp) Size() int64 { return s.size }
 
 // Check refuses a file that was written since: what was read before and after is of no one content. The fault is of kind
-// IO. A file that was replaced by another of its name is still the one that was opened.
+// IO. A file that was replaced by another of its name is still the one that was opened; that one name of it was taken
+// away is a change, too, but none of its bytes.
 func (s Stamp) Check() error {
 	if s.file == nil {
 		return nil
@@ -142,12 +149,22 @@ func (s Stamp) Check() error {
 	if err != nil {
 		return err
 	}
-	if now.size != s.size || !now.modified.Equal(s.modified) {
-		return fault.In(fault.IO, s.path, "file was changed while it was read: it had %d bytes, written %s; now %d, written %s",
-			s.size, s.modified.UTC().Format(time.RFC3339Nano), now.size, now.modified.UTC().Format(time.RFC3339Nano)).
+	back := now.names >= s.names && !now.changed.Equal(s.changed)
+	if now.size != s.size || !now.modified.Equal(s.modified) || back {
+		return fault.In(fault.IO, s.path, "file was changed while it was read: it had %d bytes, %s; now %d, %s",
+			s.size, s.times(), now.size, now.times()).
 			WithHint("try again when nothing writes to it").WithID("E-FILE-009")
 	}
 	return nil
+}
+
+// times says when the file was written and changed.
+func (s Stamp) times() string {
+	text := "written " + s.modified.UTC().Format(time.RFC3339Nano)
+	if !s.changed.IsZero() {
+		text += ", changed " + s.changed.UTC().Format(time.RFC3339Nano)
+	}
+	return text
 }
 
 // Head returns the first n bytes of a regular file, or all of a shorter one.
@@ -232,4 +249,37 @@ func Root(dir string) string {
 		return dir
 	}
 	return repo
+}
+
+var sha256Form = regexp.MustCompile(`^[0-9a-f]{64}$`)
+
+// CheckNamed compares a content of a hub's cache that path leads to with the SHA-256 that is its name there. Another
+// one is a fault of kind Invalid. What lies elsewhere or has another name says nothing and is not read.
+func CheckNamed(path string) error {
+	real, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return Fault(path, err)
+	}
+	dir, name := filepath.Split(real)
+	repo := filepath.Dir(filepath.Clean(dir))
+	if filepath.Base(dir) != "blobs" || !sha256Form.MatchString(name) {
+		return nil
+	}
+	if info, err := os.Stat(filepath.Join(repo, "snapshots")); err != nil || !info.IsDir() {
+		return nil
+	}
+	f, _, err := Open(real)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.CopyBuffer(h, struct{ io.Reader }{f}, make([]byte, 1<<20)); err != nil {
+		return Fault(real, err)
+	}
+	if sum := fmt.Sprintf("%x", h.Sum(nil)); sum != name {
+		return fault.In(fault.Invalid, path, "is damaged: its content in the hub's cache has the SHA-256 %s, and the name %s",
+			sum, name).WithHint("apr pull --verify downloads it again").WithID("E-FILE-010")
+	}
+	return nil
 }
