@@ -105,10 +105,18 @@ func differences(was, is map[string]any) []string {
 	return out
 }
 
-// otherTeacher reports whether differences name the weights of a teacher.
+// otherTeacher reports whether differences name the weights of a teacher, or say that one teaches now that did not
+// before (alpha was 0, no document went to it), or that several have other shares.
 func otherTeacher(diff []string) bool {
 	return slices.ContainsFunc(diff, func(d string) bool {
-		return strings.HasPrefix(d, "inputs.teacher") && !strings.HasPrefix(d, "inputs.teacher_cache")
+		switch {
+		case strings.HasPrefix(d, "inputs.teacher_cache"):
+			return false
+		case strings.HasPrefix(d, "trained_routes"):
+			return strings.Contains(d, " was 0, ") || strings.Contains(d, " was not recorded, ")
+		}
+		return strings.HasPrefix(d, "inputs.teacher") || strings.HasPrefix(d, "teacher_weights") ||
+			strings.HasPrefix(d, "alpha was 0, ")
 	})
 }
 

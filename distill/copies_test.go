@@ -357,6 +357,16 @@ func smallLayerInCodes(t *testing.T) string {
 	})
 }
 
+// idleLayer writes a copy with a layer more, which adds nothing and has the values of no other layer.
+func idleLayer(t *testing.T) string {
+	last := fmt.Sprintf("layers.%d.", len(openModel(t, "../testdata/models/gosrc").Config.Layers))
+	return withLayer(t, func(name string, _ int, v []float32) {
+		if strings.Contains(name, last) && !strings.HasSuffix(name, "norm.weight") {
+			slices.Reverse(v)
+		}
+	})
+}
+
 // turned puts hidden columns in another order, which changes values and computes the same.
 func turned(name string, cols int, v []float32) {
 	switch rows := len(v) / cols; {

@@ -196,6 +196,53 @@ func TestTeacherThatTheStudentMetLate(t *testing.T) {
 	}
 }
 
+// A teacher that taught nothing or little before a run goes on is judged at the first step there: one that --alpha 0
+// had switched off, and one of several that gets most of the weight. A new student is not told.
+func TestTeacherThatIsSwitchedOnLate(t *testing.T) {
+	near := zeroNeurons(t, 1.01)
+	off := func(c *Config) { c.Loss.Alpha = 0 }
+	stranger := louder(t, func(name string, _ int, v []float32) { // sure of other ids
+		if strings.HasSuffix(name, "proj.weight") {
+			slices.Reverse(v)
+		}
+	}, 8)
+	shares := func(own float64) func(*Config) {
+		return func(c *Config) {
+			c.Teacher, c.Ensemble = stranger, Ensemble{More: []string{c.Teacher}, Weights: []float64{1 - own, own}}
+		}
+	}
+	for name, x := range map[string]struct {
+		begin, before, after func(*Config)
+		agrees               bool
+	}{
+		"alpha":            {from(near), off, func(*Config) {}, true},
+		"alpha, a new one": {func(*Config) {}, off, func(*Config) {}, false},
+		"weights":          {from(near), shares(0.1), shares(0.95), true},
+	} {
+		contracttest.Cases(t, 1)
+		whole := tinyConfig(t)
+		whole.LR = 1e-6
+		x.begin(&whole)
+		c := whole
+		c.Steps = 2
+		x.before(&c)
+		_, q, err := runOnce(t, c, 0, 0)
+		if said := strings.Join(q.messages, "\n"); err != nil || strings.Contains(said, "already agrees with the teacher") {
+			t.Fatalf("%s: %v: messages %q", name, err, said)
+		}
+		c = whole
+		c.Steps, c.Resume, c.AllowChanged = 3, ResumeAuto, true
+		x.after(&c)
+		if _, q, err = runOnce(t, c, 0, 0); err != nil {
+			t.Fatal(err)
+		}
+		said := strings.Join(q.messages, "\n")
+		if strings.Contains(said, "before step 2, the first with another teacher, the student already agrees") != x.agrees {
+			t.Errorf("%s: messages %q", name, said)
+		}
+	}
+}
+
 // ofFrame is a new student of the teacher's hidden size, layers, heads and head size.
 func ofFrame(c *Config) { c.StudentConfig = "../testdata/models/gosrc/config.json" }
 

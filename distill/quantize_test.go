@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"apr/arch"
@@ -12,6 +13,7 @@ import (
 	"apr/internal/contracttest"
 	"apr/model"
 	"apr/quant"
+	runlog "apr/run/log"
 	"apr/tensor"
 )
 
@@ -179,5 +181,42 @@ func sameBlocks(t *testing.T, when string, got, want [][]byte) {
 	t.Helper()
 	if !equalBlocks(got, want) {
 		t.Errorf("%s: other blocks are stored than the weights make", when)
+	}
+}
+
+// A student that is its teacher has in blocks what rounding took to learn; one that was in these blocks before has
+// nothing, which is told as an event and a finding.
+func TestBlocksThatChangeNothing(t *testing.T) {
+	q8 := func(a arch.Config) (map[string]tensor.DType, []string, error) {
+		types := map[string]tensor.DType{}
+		for _, s := range arch.Slots(a) {
+			if len(s.Shape) == 2 {
+				types[s.Name] = tensor.Q8_0
+			}
+		}
+		return types, nil, nil
+	}
+	rounded := changedCopy(t, tensor.F32, func(_ string, cols int, v []float32) {
+		if cols < len(v) {
+			raw := make([]byte, len(v)/32*tensor.Q8_0.BlockBytes())
+			if err := quant.Quantize(raw, v, tensor.Q8_0); err != nil {
+				t.Error(err)
+			}
+			quant.Dequantize(v, raw, tensor.Q8_0)
+		}
+	})
+	for student, told := range map[string]bool{"../testdata/models/gosrc": false, rounded: true} {
+		contracttest.Cases(t, 1)
+		r := oneStep(t, func(c *Config) {
+			from(student)(c)
+			c.Teacher, c.Quantize = student, &Quantize{Scheme: "q8_0", Types: q8}
+		})
+		if k := r.manifest.Kinship; k == nil || k.Relation != "same" {
+			t.Errorf("%s: kinship %+v", student, k)
+		}
+		if r.event(runlog.BlocksChangeNothing) != told || hasFinding(r.findings, "blocks") != told ||
+			strings.Contains(r.said, "the student's weights are in q8_0 already") != told {
+			t.Errorf("%s: %s; %+v", student, r.said, r.findings.Findings)
+		}
 	}
 }

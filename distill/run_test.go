@@ -96,7 +96,9 @@ func brief(t *testing.T, c Config) Config {
 
 // optionsOf are the settings of c that tests change between a run and its resumption, as a command would record them.
 func optionsOf(c Config) map[string]any {
-	return map[string]any{"learning_rate": c.LR, "assistant_only": c.AssistantOnly, "max_loss_ratio": c.MaxLossRatio, "batch_size": c.BatchSize}
+	return map[string]any{"learning_rate": c.LR, "assistant_only": c.AssistantOnly,
+		"max_loss_ratio": c.MaxLossRatio, "batch_size": c.BatchSize,
+		"alpha": c.Loss.Alpha, "teacher_weights": c.Ensemble.Weights}
 }
 
 // runOnce executes c and returns its outcome; stopAfter 0 lets it run to the end.

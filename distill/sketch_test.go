@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"apr/arch"
 	"apr/format/aprfile"
 	"apr/internal/contracttest"
 	"apr/internal/fault"
@@ -88,36 +89,57 @@ func TestTeacherOfACacheIsKnown(t *testing.T) {
 	}
 }
 
-// Draws without entropies do not say how far the student is from the teacher: a copy is told by its embedding, and a
-// student that was trained from other numbers is not.
+// Draws without entropies, and draws at another temperature than 1, do not say how far the student is from the teacher:
+// a copy is told by its embedding, also one with a layer more or without a layer that does nothing; a student that was
+// trained from other numbers, and one that was cut out of the teacher, are not.
 func TestEmbeddingTellsACopyWithoutADivergence(t *testing.T) {
-	c := tinyConfig(t)
+	c := smallConfig(t, 40)
 	c.Steps, c.BatchSize, c.SeqLen = 1, 4, 64
 	trained := c
 	trained.Output = filepath.Join(t.TempDir(), "trained")
 	trained.Steps, trained.LR = 10, 3e-3
 	mustRun(t, trained, 0)
 	c.Output = filepath.Join(t.TempDir(), "out")
-	dir, _ := cacheOf(t, c, CacheJob{Kind: cache.Draws, Draws: 50}, 2)
-	for student, copied := range map[string]bool{louder(t, turned, 40): true, filepath.Join(trained.Output, "student"): false} {
+	layerMore := withLayer(t, noisy(0.01))
+	threeLayers := func(c *arch.Config) { c.Layers = c.Layers[:3] }
+	cut := reshapedCopy(t, tensor.F32, threeLayers, func(_ string, _ []int, v []float32) []float32 { return v })
+	for _, tt := range []struct {
+		name, teacher, student string
+		temperature            float64
+		told                   bool
+	}{
+		{"louder", c.Teacher, louder(t, turned, 40), 1, true},
+		{"trained", c.Teacher, filepath.Join(trained.Output, "student"), 1, false},
+		{"a layer more", c.Teacher, layerMore, 1, true}, {"a layer more", c.Teacher, layerMore, 2, true},
+		{"a layer less", idleLayer(t), changedCopy(t, tensor.F32, noisy(0.01)), 2, true},
+		{"cut", c.Teacher, cut, 1, false}, {"cut", c.Teacher, cut, 2, false},
+	} {
 		contracttest.Cases(t, 1)
-		other := cached(t, c, dir)
-		from(student)(&other)
-		_, q, err := runOnce(t, other, 0, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		r, err := runlog.Read(other.Output)
-		if err != nil {
-			t.Fatal(err)
-		}
-		f, err := diagnose.Run(other.Output, VerifyCheckpoint)
-		if err != nil {
-			t.Fatal(err)
-		}
-		all := told{r.Manifest, r.Events, strings.Join(q.messages, "\n"), f}
-		if got := all.event(runlog.EmbeddingAgrees); got != copied || hasFinding(f, "agrees") != copied {
-			t.Errorf("%s: told %v, want %v: %s; %+v", student, got, copied, all.said, f.Findings)
+		c := c
+		c.Teacher, c.Loss.Temperature = tt.teacher, tt.temperature
+		// At another temperature entropies do not say it either.
+		dir, _ := cacheOf(t, c, CacheJob{Kind: cache.Draws, Draws: 50, Entropy: tt.temperature != 1}, 2)
+		for _, beside := range []string{"", tt.teacher} {
+			other := cached(t, c, dir)
+			from(tt.student)(&other)
+			other.Teacher = beside
+			_, q, err := runOnce(t, other, 0, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r, err := runlog.Read(other.Output)
+			if err != nil {
+				t.Fatal(err)
+			}
+			f, err := diagnose.Run(other.Output, VerifyCheckpoint)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all := told{r.Manifest, r.Events, strings.Join(q.messages, "\n"), f}
+			if got := all.event(runlog.EmbeddingAgrees); got != tt.told || hasFinding(f, "agrees") != tt.told {
+				t.Errorf("%s at temperature %g, beside %q: told %v, want %v: %s; %+v", tt.name, tt.temperature, beside, got,
+					tt.told, all.said, f.Findings)
+			}
 		}
 	}
 }

@@ -32,6 +32,12 @@ func copies(r *records) (out []Finding) {
 				Cause:    "the student may be a copy of the teacher, or was made from it; no step tells",
 				Evidence: []Evidence{e.evidence()}, at: e.Time, Advice: "make sure that the student is no copy of the teacher"})
 		}
+		if e.Kind == "warning" && e.Name == runlog.BlocksChangeNothing {
+			out = append(out, Finding{ID: "blocks",
+				Symptom: fmt.Sprintf("the divergence of the first step is %.1e nats", number(e.detail["kl"])),
+				Cause:   "the student's weights were in these blocks already: there is nothing to learn", Fatal: true,
+				Evidence: []Evidence{e.evidence()}, at: e.Time, Advice: "give the model that was quantised, or other blocks"})
+		}
 		if e.Kind != "warning" || e.Name != runlog.FirstStepEqual {
 			continue
 		}
@@ -39,7 +45,7 @@ func copies(r *records) (out []Finding) {
 			Cause: "before any training the student computed what the teacher computes: there is nothing to learn", Fatal: true,
 			Evidence: []Evidence{e.evidence()}, at: e.Time, Advice: "give another teacher or student"})
 	}
-	if k := r.run.InForce.Kinship; k != nil && k.Relation == "derived" {
+	if k := r.run.InForce.Kinship; k != nil && k.Relation == "derived" && !r.inBlocks() {
 		out = append(out, Finding{ID: "derived", Symptom: "the student can learn no more than rounding errors", Cause: "teacher and student are one model: " + k.Text,
 			Evidence: r.find("manifest.json", `"relation"`), at: r.run.Manifest.Started, Advice: "give another teacher or student"})
 	}

@@ -18,6 +18,14 @@ func TestCopies(t *testing.T) {
 				d.WriteReceipt(runlog.Receipt{Status: runlog.Completed}))
 		}
 	}
+	inBlocks := func(relation string) func(string, *runlog.Dir) error {
+		return func(dir string, d *runlog.Dir) error {
+			return errors.Join(os.Remove(filepath.Join(dir, "manifest.json")),
+				d.WriteManifest(runlog.Manifest{Started: at, Config: map[string]runlog.Value{"quantize_aware": {Value: "q8_0"}},
+					Kinship: &runlog.Kinship{Relation: relation, Text: "q4_k of bf16"}}),
+				d.WriteReceipt(runlog.Receipt{Status: runlog.Completed}))
+		}
+	}
 	for name, tt := range map[string]struct {
 		more      func(string, *runlog.Dir) error
 		id, cause string
@@ -42,7 +50,13 @@ func TestCopies(t *testing.T) {
 		"no better than frequencies": {func(_ string, d *runlog.Dir) error {
 			return errors.Join(d.Event("warning", runlog.TeacherBelowFrequencies, map[string]any{"nats_per_token": 7.5, "frequencies": 6.4}, ""), d.WriteReceipt(runlog.Receipt{Status: runlog.Completed}))
 		}, "teacher", "the teacher knows no more of this text than how often each token occurs", true},
-		"different": {related("different"), "", "", false},
+		"different":          {related("different"), "", "", false},
+		"same, in blocks":    {inBlocks("same"), "", "", false},
+		"derived, in blocks": {inBlocks("derived"), "", "", false},
+		"in these blocks before": {func(_ string, d *runlog.Dir) error {
+			return errors.Join(d.Event("warning", runlog.BlocksChangeNothing, map[string]any{"kl": 2e-6}, ""),
+				d.WriteReceipt(runlog.Receipt{Status: runlog.Completed}))
+		}, "blocks", "the student's weights were in these blocks already: there is nothing to learn", true},
 		"alike": {func(dir string, d *runlog.Dir) error {
 			return errors.Join(os.Remove(filepath.Join(dir, "manifest.json")),
 				d.WriteManifest(runlog.Manifest{Started: at, Kinship: &runlog.Kinship{Relation: "different", Tensors: 75, Alike: 74, Text: "74 of 75"}}),

@@ -163,11 +163,18 @@ func ownTextEnds(r *records) (out []Finding) {
 // enough is how many steps a statement about a whole run needs.
 const enough = 5
 
+// inBlocks reports whether the student was trained in quantised blocks.
+func (r *records) inBlocks() bool {
+	scheme, _ := r.run.InForce.Config["quantize_aware"].Value.(string)
+	return scheme != ""
+}
+
 // degenerate: nothing can be learned from a teacher that is the student, and nothing is if the loss does not move.
 func degenerate(r *records) (out []Finding) {
 	steps := finite(r.steps, "student")
 	taught := len(steps) == 0 || slices.ContainsFunc(steps, func(s step) bool { return s.kl != nil })
-	if sum, same := r.sameModel(); same && taught { // however few steps there are; text alone is no teacher
+	// However few steps there are; text alone is no teacher, and a student in blocks has what rounding took to learn.
+	if sum, same := r.sameModel(); same && taught && !r.inBlocks() {
 		proof := r.find(r.run.Settings, sum)
 		if len(steps) > 0 {
 			proof = append(proof, ends(steps)...)

@@ -34,9 +34,12 @@ const FirstStepEqual = "nothing to learn in the first step"
 // FirstStepAgrees is the name of the event of a run whose student nearly gave it.
 const FirstStepAgrees = "first_step_agrees"
 
-// EmbeddingAgrees is the name of the event of a run whose student has the teacher's embedding in the teacher's sizes,
-// where no divergence of the first step is known.
+// EmbeddingAgrees is the name of the event of a run whose student has the teacher's embedding, where no divergence of
+// the first step is known.
 const EmbeddingAgrees = "embedding_agrees"
+
+// BlocksChangeNothing is the name of the event of a quantisation-aware run whose student was in its blocks before.
+const BlocksChangeNothing = "blocks change nothing"
 
 // HeldOutText is the name of the record of the text that a run was scored on.
 const HeldOutText = "held-out text"
