@@ -211,15 +211,15 @@ func (l *leg) checkFirst(k int, rec Record, first firstReading) error {
 		return nil
 	}
 	of := l.run.in.teacherSide()
-	if of.known() {
-		return l.checkBlocks(k, rec, first)
-	}
-	if l.partial() {
+	if l.partial() && !of.known() {
 		return l.checkAligned(k, of, first)
 	}
 	undropped := first.read
 	if !first.read {
 		first.take(rec.Scalars)
+	}
+	if of.known() {
+		return l.checkBlocks(k, first)
 	}
 	if l.estimates() {
 		if rec.Soft || l.trainer.Loss.Spec.Temperature != 1 {
@@ -238,12 +238,9 @@ const unrounded = 1e-5
 
 // checkBlocks reports, after the first applied step, a student that is its teacher, is trained in quantised blocks, and
 // was in them before: it has nothing to learn. Draws only estimate the divergence.
-func (l *leg) checkBlocks(k int, rec Record, first firstReading) error {
+func (l *leg) checkBlocks(k int, first firstReading) error {
 	if l.run.Quantize == nil || !l.firstApplied() || l.estimates() || l.partial() {
 		return nil
-	}
-	if !first.read {
-		first.take(rec.Scalars)
 	}
 	if !(math.Abs(first.kl) <= unrounded) {
 		return nil
