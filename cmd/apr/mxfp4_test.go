@@ -207,15 +207,17 @@ func TestBadExperts(t *testing.T) {
 		"run", each, "-p", "a", "--no-gpu")
 
 	for i, bad := range []struct {
-		key, value string
-		code       int
-		want       string
+		replace []string // old, new
+		code    int
+		want    string
 	}{
-		{`"num_local_experts": 4`, `"num_local_experts": 5`, 6, "the configuration needs [5 "},
-		{`"num_experts_per_tok": 2`, `"num_experts_per_tok": 9`, 5, "num_experts_per_tok is 9, not between 1 and 4"},
+		{[]string{`"num_local_experts": 4`, `"num_local_experts": 5`}, 6, "the configuration needs [5 "},
+		{[]string{`"num_experts_per_tok": 2`, `"num_experts_per_tok": 9`, `"experts_per_token": 2`, `"experts_per_token": 9`},
+			5, "num_experts_per_tok is 9, not between 1 and 4"},
+		{[]string{`"num_experts_per_tok": 2`, `"num_experts_per_tok": 1`}, 4, "2 is not num_experts_per_tok, 1"},
 	} {
 		dir := c.damaged("mx", fmt.Sprint("bad", i), func(map[string]tensor.Source) {})
-		config := strings.Replace(string(read(t, c.path("mx/config.json"))), bad.key, bad.value, 1)
+		config := strings.NewReplacer(bad.replace...).Replace(string(read(t, c.path("mx/config.json"))))
 		if err := os.WriteFile(filepath.Join(dir, "config.json"), []byte(config), 0o600); err != nil {
 			t.Fatal(err)
 		}
