@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"apr/internal/contracttest"
 	runlog "apr/run/log"
 )
 
@@ -63,6 +64,7 @@ func TestCopies(t *testing.T) {
 				d.WriteReceipt(runlog.Receipt{Status: runlog.Completed}))
 		}, "alike", "teacher and student are different models by little: 74 of 75", false},
 	} {
+		contracttest.Cases(t, 1)
 		dir := makeRun(t, falling, 0.5, 1e-3, tt.more)
 		f, err := Run(dir, sound)
 		if err != nil {
