@@ -180,7 +180,8 @@ func (k *keys) member(key string, err error) {
 	}
 }
 
-// repeats refuses a count under key other than that under the name of, which says the same; key may be absent.
+// repeats refuses a count under key that is not n, the count under the key of: both keys say one number. The key may be
+// absent.
 func (k *keys) repeats(key string, n int, of string) {
 	if got := k.sizeOr(key, n); k.Err() == nil && got != n {
 		k.fail(key, "%d is not %s, %d", got, of, n)

@@ -39,8 +39,8 @@ func Qwen2(s Sizes) Config {
 	return c
 }
 
-// Sizes returns the numbers of c as those of a plain model: the width of the first layer, the heads of the first one that
-// has attention, and the first id that ends a text.
+// Sizes returns the numbers of c as those of a plain model, all of whose layers are alike. The width is that of the
+// first layer, the heads are those of the first layer with attention, EOS is the first id that ends a text.
 func (c Config) Sizes() Sizes {
 	s := Sizes{
 		Hidden: c.Hidden, Layers: len(c.Layers), Vocab: c.Vocab, MaxPositions: c.MaxPositions, Eps: c.Eps, InitRange: c.InitRange,

@@ -76,8 +76,8 @@ type refusal struct {
 
 func (r *refusal) Error() string { return r.text }
 
-// otherVersion returns what is wrong with the first bytes of a connection that are not magic: another version of the
-// protocol, or who sent them is none of these.
+// otherVersion says why head, the first bytes of a connection, is not magic. If it has the protocol's name, who speaks
+// another version; else the answer is none.
 func otherVersion(who, none string, head []byte) string {
 	if string(head[:len(magicName)]) != magicName {
 		return none
@@ -230,17 +230,17 @@ type frame struct {
 
 const (
 	frameFields = 1 + 1 + 2 + 4 + 8 + 8
-	// frameHead is the fields, then the CRC-32C of the payload, then that of all before it.
+	// frameHead is a frame's header: the fields, the CRC-32C of the payload, the CRC-32C of the header so far.
 	frameHead = frameFields + 4 + 4
 	// chunk is how many bytes a frame has at most.
 	chunk = 1 << 20
 )
 
-// castagnoli is the polynomial of CRC-32C, for which processors have an instruction. TCP's own checksum has 16 bits,
-// and whatever stands between two machines computes it anew.
+// castagnoli is the table of CRC-32C, for which processors have an instruction. TCP's own checksum does not suffice: it
+// has 16 bits, and a proxy or router that damages bytes computes a checksum of the damaged ones.
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// damage is what is wrong with a frame that is not as it was sent.
+// damage is the error of a frame that arrived with other bytes than were sent; its text says which part.
 type damage string
 
 func (d damage) Error() string { return string(d) }

@@ -167,8 +167,8 @@ type ConfigField struct {
 	Value any
 }
 
-// ConfigFields lists what decides the computation, in a fixed order; linear attention and experts, where a model has them,
-// at the end.
+// ConfigFields lists the values that decide the computation, in a fixed order. Those of linear attention and of experts
+// come last, and only for models that have these.
 func ConfigFields(c arch.Config) []ConfigField {
 	s := c.Sizes()
 	eos := any(s.EOS)

@@ -52,8 +52,8 @@ func expertsFile(t *testing.T, change map[string]map[int]float32) string {
 	return path
 }
 
-// TestValidateNamesExperts: what is wrong with one expert of a stack is told by its number, and no number where several
-// are concerned.
+// TestValidateNamesExperts: a finding about values of one expert names that expert. A finding about values of several
+// experts names none.
 func TestValidateNamesExperts(t *testing.T) {
 	const of = 128 * 128 // values of an expert
 	type values = map[int]float32

@@ -239,6 +239,24 @@ func TestOpenFinds(t *testing.T) {
 	}
 }
 
+// Heads are those of a layer that has attention, and experts and linear attention are listed where a model has them.
+func TestConfigFields(t *testing.T) {
+	attention := arch.Layer{Attn: arch.Attention{HeadDim: 32, Heads: 4, KVHeads: 2}}
+	linear := arch.Layer{Delta: arch.DeltaNet{KeyHeads: 2, ValueHeads: 4, KeyDim: 16, ValueDim: 16, Conv: 4}}
+	experts := attention
+	experts.FFN.MoE = arch.MoE{Experts: 8, Active: 2, Width: 48}
+	got := map[string]any{}
+	for _, f := range ConfigFields(arch.Config{Layers: []arch.Layer{linear, linear, experts}}) {
+		got[f.Key] = f.Value
+	}
+	for key, want := range map[string]int{"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32,
+		"linear_attention_layers": 2, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48} {
+		if got[key] != want {
+			t.Errorf("%s is %v, want %d", key, got[key], want)
+		}
+	}
+}
+
 func TestMatch(t *testing.T) {
 	for _, tt := range []struct {
 		pattern, name string

@@ -6,14 +6,32 @@ import (
 	"strings"
 
 	"apr/internal/fault"
+	"apr/internal/readfile"
 	runlog "apr/run/log"
 )
 
 // ofConfig ends the name of an input's configuration among expected hashes.
 const ofConfig = ".config"
 
-// Expected are the hashes of inputs by their names in a manifest, and, as NAME.config, those of models' configurations:
-// what a run that starts later or elsewhere has to find.
+// ParseExpected reads what --expect was given, NAME=SHA256 each, into hashes by name. A text of another form, and two
+// hashes of one name, are faults of kind Usage.
+func ParseExpected(texts []string) (map[string]string, error) {
+	all := map[string]string{}
+	for _, text := range texts {
+		name, sum, _ := strings.Cut(text, "=")
+		if name == "" || !readfile.IsSHA256(sum) {
+			return nil, fault.New(fault.Usage, "--expect %s: not NAME=SHA256, a hash of 64 digits 0-9a-f", text)
+		}
+		if other, ok := all[name]; ok && other != sum {
+			return nil, fault.New(fault.Usage, "--expect %s: two hashes, %s and %s", name, other, sum)
+		}
+		all[name] = sum
+	}
+	return all, nil
+}
+
+// Expected returns the hashes that a run which starts later or elsewhere has to find: those of inputs by their names in
+// a manifest, and those of models' configurations as NAME.config.
 func Expected(inputs map[string]runlog.Input) map[string]string {
 	all := map[string]string{}
 	for name, in := range inputs {

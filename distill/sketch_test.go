@@ -11,7 +11,6 @@ import (
 	"apr/internal/contracttest"
 	"apr/internal/fault"
 	"apr/modelfile"
-	"apr/run/diagnose"
 	runlog "apr/run/log"
 	"apr/teacher/cache"
 	"apr/tensor"
@@ -64,15 +63,7 @@ func TestTeacherOfACacheIsKnown(t *testing.T) {
 				t.Errorf("%s, %s: %v", kind, name, err)
 				continue
 			}
-			r, err := runlog.Read(other.Output)
-			if err != nil {
-				t.Fatal(err)
-			}
-			f, err := diagnose.Run(other.Output, VerifyCheckpoint)
-			if err != nil {
-				t.Fatal(err)
-			}
-			all := told{r.Manifest, r.Events, strings.Join(q.messages, "\n"), f}
+			all := toldBy(t, other.Output, q)
 			for _, event := range tt.events {
 				if kind == cache.Hidden && event == runlog.FirstStepAgrees && all.event(runlog.FirstStepEqual) {
 					continue
@@ -127,18 +118,10 @@ func TestEmbeddingTellsACopyWithoutADivergence(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			r, err := runlog.Read(other.Output)
-			if err != nil {
-				t.Fatal(err)
-			}
-			f, err := diagnose.Run(other.Output, VerifyCheckpoint)
-			if err != nil {
-				t.Fatal(err)
-			}
-			all := told{r.Manifest, r.Events, strings.Join(q.messages, "\n"), f}
-			if got := all.event(runlog.EmbeddingAgrees); got != tt.told || hasFinding(f, "agrees") != tt.told {
+			all := toldBy(t, other.Output, q)
+			if got := all.event(runlog.EmbeddingAgrees); got != tt.told || hasFinding(all.findings, "agrees") != tt.told {
 				t.Errorf("%s at temperature %g, beside %q: told %v, want %v: %s; %+v", tt.name, tt.temperature, beside, got,
-					tt.told, all.said, f.Findings)
+					tt.told, all.said, all.findings.Findings)
 			}
 		}
 	}

@@ -13,7 +13,6 @@ import (
 var (
 	commitForm = regexp.MustCompile(`^[0-9a-f]{40}$`)
 	sha1Form   = commitForm
-	sha256Form = regexp.MustCompile(`^[0-9a-f]{64}$`)
 	namePart   = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_])?$`)
 )
 
@@ -81,7 +80,7 @@ func checkRepo(repo string) error {
 // checkETag refuses an etag that is no hash: of a content's SHA-256, or of git's SHA-1.
 func checkETag(etag string) error {
 	switch {
-	case sha256Form.MatchString(etag) || sha1Form.MatchString(etag):
+	case readfile.IsSHA256(etag) || sha1Form.MatchString(etag):
 		return nil
 	case unsafePart(etag):
 		return fault.New(fault.UnsafePath, "etag %q of the server is not a safe file name", clip(etag)).WithID("E-HUB-006")

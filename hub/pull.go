@@ -11,6 +11,7 @@ import (
 
 	"apr/internal/atomicfile"
 	"apr/internal/fault"
+	"apr/internal/readfile"
 )
 
 // atOnce is how many files are asked for or downloaded at the same time.
@@ -226,7 +227,7 @@ const maxCompared = 64 << 20
 // intact fills in the SHA-256 of a content of the cache. A large one that is named by it is believed unless verify
 // wants it read; it returns false if the content does not have its hash.
 func (r *repository) intact(ctx context.Context, f *File, verify bool) (bool, error) {
-	if sha256Form.MatchString(f.etag) && f.Size > maxCompared && !verify {
+	if readfile.IsSHA256(f.etag) && f.Size > maxCompared && !verify {
 		f.SHA256 = f.etag
 		return true, nil
 	}

@@ -39,8 +39,8 @@ func floatBounds(dst []quant.Rounding, values []float32, d tensor.DType) {
 	}
 }
 
-// exponent is that of math.Frexp: |x| < 2^e, and 0 of zero and of what is not finite. It reads it from a normal number's
-// bits, for every value of both models asks for it.
+// exponent returns the exponent e of math.Frexp, |x| < 2^e, and 0 for zero and numbers that are not finite. It reads e
+// from the bits of a normal number, since a comparison of two models asks for the exponent of every value.
 func exponent(x float32) int {
 	e := int(math.Float32bits(x) >> 23 & 0xff)
 	if e == 0 || e == 0xff {

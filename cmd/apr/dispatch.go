@@ -119,7 +119,8 @@ func (d *dispatchOptions) checkOwn(s cli.Settings) error {
 	}
 	switch ext := filepath.Ext(d.Output); {
 	case len(d.Expect) > 0:
-		return fault.New(fault.Usage, "--expect has no effect with dispatch: the job expects what is checked here")
+		return fault.New(fault.Usage, "--expect has no effect with dispatch, "+
+			"which gives the job the hashes of the inputs that it checks")
 	case d.scheduler == "ssh" && d.host == "":
 		return fault.New(fault.Usage, "--scheduler ssh needs --host")
 	case d.scheduler == "k8s" && d.image == "":

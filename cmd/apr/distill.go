@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"time"
 
@@ -316,24 +315,6 @@ func (o *distillOptions) unbuiltOn(dev *opened, e *cli.Env) error {
 	return nil
 }
 
-var sha256Form = regexp.MustCompile(`^[0-9a-f]{64}$`)
-
-// parseExpect reads hashes of inputs by their names.
-func parseExpect(texts []string) (map[string]string, error) {
-	all := map[string]string{}
-	for _, text := range texts {
-		name, sum, _ := strings.Cut(text, "=")
-		if name == "" || !sha256Form.MatchString(sum) {
-			return nil, fault.New(fault.Usage, "--expect %s: not NAME=SHA256, a hash of 64 digits 0-9a-f", text)
-		}
-		if other, ok := all[name]; ok && other != sum {
-			return nil, fault.New(fault.Usage, "--expect %s: two hashes, %s and %s", name, other, sum)
-		}
-		all[name] = sum
-	}
-	return all, nil
-}
-
 // withLoRA is what --lora and its options make of c.
 func (o *distillOptions) withLoRA(c *distill.Config) {
 	if !o.LoRA {
@@ -395,7 +376,7 @@ func (o *distillOptions) config(s cli.Settings) (distill.Config, error) {
 	if c.Ensemble, err = o.ensemble(); err != nil {
 		return c, err
 	}
-	if c.Expect, err = parseExpect(o.Expect); err != nil {
+	if c.Expect, err = distill.ParseExpected(o.Expect); err != nil {
 		return c, err
 	}
 	if o.QuantizeAware != "" {

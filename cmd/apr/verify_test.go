@@ -414,8 +414,8 @@ func TestVerifyRefusals(t *testing.T) {
 	}
 }
 
-// A run that went on with another device is one run: its steps are those of one configuration, up to rounding. It is
-// verified on the device that it ended with, and a wrong line of either attempt is found.
+// A run that was resumed on another device is verified on its last device: another device rounds otherwise, and
+// computes the same. A wrong line of either attempt is found.
 func TestVerifyOtherDevice(t *testing.T) {
 	smallRun(t)
 	opens := openVulkan

@@ -139,8 +139,8 @@ func NewStamp(f *os.File, path string) (Stamp, error) {
 func (s Stamp) Size() int64 { return s.size }
 
 // Check refuses a file that was written since: what was read before and after is of no one content. The fault is of kind
-// IO. A file that was replaced by another of its name is still the one that was opened; that one name of it was taken
-// away is a change, too, but none of its bytes.
+// IO. A file that was replaced by another file of its name is still the one that was opened: it lost a name, which
+// changes the time of its last change and none of its bytes.
 func (s Stamp) Check() error {
 	if s.file == nil {
 		return nil
@@ -253,8 +253,12 @@ func Root(dir string) string {
 
 var sha256Form = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// CheckNamed compares a content of a hub's cache that path leads to with the SHA-256 that is its name there. Another
-// one is a fault of kind Invalid. What lies elsewhere or has another name says nothing and is not read.
+// IsSHA256 reports whether text is a SHA-256 in the form that records and hubs have: 64 digits 0-9a-f.
+func IsSHA256(text string) bool { return sha256Form.MatchString(text) }
+
+// CheckNamed compares the file that path leads to with its name, if it lies in a hub's cache, where the name is the
+// file's SHA-256. A file with another SHA-256 is a fault of kind Invalid. A file that lies elsewhere, or has another
+// kind of name, is not read.
 func CheckNamed(path string) error {
 	real, err := filepath.EvalSymlinks(path)
 	if err != nil {
@@ -262,7 +266,7 @@ func CheckNamed(path string) error {
 	}
 	dir, name := filepath.Split(real)
 	repo := filepath.Dir(filepath.Clean(dir))
-	if filepath.Base(dir) != "blobs" || !sha256Form.MatchString(name) {
+	if filepath.Base(dir) != "blobs" || !IsSHA256(name) {
 		return nil
 	}
 	if info, err := os.Stat(filepath.Join(repo, "snapshots")); err != nil || !info.IsDir() {
