@@ -71,13 +71,7 @@ func EstimateRun(ctx context.Context, c Config, dev device.Device, obs Observer)
 	}
 	in := &inputs{records: map[string]runlog.Input{}}
 	defer func() { err = errors.Join(err, in.close()) }()
-	if err := in.openModels(c, obs); err != nil {
-		return nil, err
-	}
-	if err := in.refuseSameFile(c); err != nil {
-		return nil, err
-	}
-	if err := in.loadPrompts(ctx, c, obs); err != nil {
+	if err := in.openForPlan(ctx, c, obs); err != nil {
 		return nil, err
 	}
 	chosen := in.choose(ctx, c, dev, obs)
@@ -143,6 +137,17 @@ func EstimateRun(ctx context.Context, c Config, dev device.Device, obs Observer)
 	}
 	e.time(k.Probe)
 	return e, nil
+}
+
+// openForPlan opens what a plan reads before it chooses a teacher's backend.
+func (in *inputs) openForPlan(ctx context.Context, c Config, obs Observer) error {
+	if err := in.openModels(c, obs); err != nil {
+		return err
+	}
+	if err := in.refuseSameFile(c); err != nil {
+		return err
+	}
+	return in.loadPrompts(ctx, c, obs)
 }
 
 // time takes over what a probe measured; nil: there was none.

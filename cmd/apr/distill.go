@@ -113,8 +113,7 @@ func runDistill(ctx context.Context, e *cli.Env, o *distillOptions) (cli.Result,
 	}
 	defer group.close(guard.Watchdog)
 	group.configure(&c, guard.setComm)
-	b := backend{name: o.Backend, dtype: o.DType, index: o.Device, expand: o.keepExpanded(), kernelLog: o.KernelLog,
-		guard: guard}
+	b := o.backend(guard)
 	dev, err := b.openForRun(ctx, e, &c)
 	if err != nil {
 		return nil, err
@@ -154,12 +153,7 @@ func runDistill(ctx context.Context, e *cli.Env, o *distillOptions) (cli.Result,
 	guard.lostRank(err)
 	stopping()
 	err = o.howToGoOn(r.Output, group.world > max(1, group.local), err)
-	var verdict *report.Verdict
-	if lost := r.Held(); lost == nil {
-		verdict = reportRun(e, r.Output)
-	} else if err == nil {
-		err = lost
-	}
+	verdict, err := reportIfHeld(e, r, err)
 	show.close()
 	res := o.result(c, out, r, dev)
 	res.judge(verdict)
@@ -313,6 +307,20 @@ func (o *distillOptions) unbuiltOn(dev *opened, e *cli.Env) error {
 		}
 	}
 	return nil
+}
+
+// backend is the device that the options ask for; guard attends it.
+func (o *distillOptions) backend(guard *sentry) backend {
+	return backend{name: o.Backend, dtype: o.DType, index: o.Device, expand: o.keepExpanded(), kernelLog: o.KernelLog,
+		guard: guard}
+}
+
+// reportIfHeld writes the report of a run that ended with err, unless its directory was lost, which is an error.
+func reportIfHeld(e *cli.Env, r *distill.Run, err error) (*report.Verdict, error) {
+	if lost := r.Held(); lost != nil {
+		return nil, cmp.Or(err, lost)
+	}
+	return reportRun(e, r.Output), err
 }
 
 // withLoRA is what --lora and its options make of c.

@@ -144,8 +144,7 @@ func runPrecompute(ctx context.Context, e *cli.Env, o *distillOptions) (cli.Resu
 	if err != nil {
 		return nil, err
 	}
-	b := backend{name: o.Backend, dtype: o.DType, index: o.Device, expand: o.keepExpanded(), kernelLog: o.KernelLog,
-		guard: guard}
+	b := o.backend(guard)
 	dev, err := b.openForRun(ctx, e, &c)
 	if err != nil {
 		return nil, err
