@@ -69,7 +69,11 @@ func (s *sources) counts(f function, seen map[function]bool) bool {
 	}
 	seen[f] = true
 	if s.calls[f.dir] == nil {
-		s.calls[f.dir] = calls(f.dir)
+		pattern := "*_test.go" // a program that does not count leads nowhere, and has names that tests have too
+		if s.mayCount(f.dir) {
+			pattern = "*.go"
+		}
+		s.calls[f.dir] = calls(f.dir, pattern)
 	}
 	for _, g := range s.calls[f.dir][f.name] {
 		if (g.dir == f.dir || g == counted || s.mayCount(g.dir)) && s.counts(g, seen) {
@@ -93,10 +97,11 @@ func (s *sources) mayCount(dir string) bool {
 	return may
 }
 
-// calls returns what the functions in a folder refer to: of their own package, and of packages of this module.
-func calls(dir string) map[string][]function {
+// calls returns what the functions in such files of a folder refer to: of their own package, and of packages of this
+// module.
+func calls(dir, pattern string) map[string][]function {
 	all := map[string][]function{}
-	files, _ := filepath.Glob(filepath.Join(dir, "*.go"))
+	files, _ := filepath.Glob(filepath.Join(dir, pattern))
 	for _, path := range files {
 		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
 		if err != nil {
@@ -116,6 +121,15 @@ func calls(dir string) map[string][]function {
 			f, ok := d.(*ast.FuncDecl)
 			if !ok || f.Body == nil {
 				continue
+			}
+			if f.Recv != nil { // who names a type may call its methods through an interface
+				of := ast.Unparen(f.Recv.List[0].Type)
+				if star, ok := of.(*ast.StarExpr); ok {
+					of = star.X
+				}
+				if name, ok := of.(*ast.Ident); ok {
+					all[name.Name] = append(all[name.Name], function{dir, f.Name.Name})
+				}
 			}
 			ast.Inspect(f.Body, func(n ast.Node) bool {
 				switch n := n.(type) {

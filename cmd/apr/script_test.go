@@ -15,6 +15,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"apr/internal/cli"
+	"apr/internal/contracttest"
 )
 
 // programs are what the test program is when it is called by one of these names.
@@ -60,8 +61,10 @@ func runScripts(t *testing.T, folder string, variables map[string]string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	testscript.Run(t, testscript.Params{
-		Dir: filepath.Join("testdata", folder),
+	deadline, _ := t.Deadline()
+	testscript.RunT(counting{t}, testscript.Params{
+		Dir:      filepath.Join("testdata", folder),
+		Deadline: deadline,
 		Setup: func(e *testscript.Env) error {
 			e.Setenv("MODEL", model)
 			e.Setenv("GGUF", model+"-q4_k_m.gguf")
@@ -80,6 +83,19 @@ func runScripts(t *testing.T, folder string, variables map[string]string) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits": exits, "json": jsonMember, "rising": rising, "flip": flip, "cut": cut, "same": same, "foreign": foreign, "samejson": sameJSON, "hub": hubCommand, "held": held, "bucket": bucketCommand,
 		},
+	})
+}
+
+// counting runs each script as a test, and counts it as a case once it has passed: a script that fails, or skips the
+// rest, ends its test before.
+type counting struct{ *testing.T }
+
+func (c counting) Verbose() bool { return testing.Verbose() }
+
+func (c counting) Run(name string, script func(testscript.T)) {
+	c.T.Run(name, func(t *testing.T) {
+		script(counting{t})
+		contracttest.Cases(t, 1)
 	})
 }
 
