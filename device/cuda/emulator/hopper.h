@@ -123,6 +123,16 @@ template <int MORE> APR_DEVICE void start_scores(float (&s)[32], const u32 (&x)[
     }
 }
 
+// s += w·xᵀ, w of columns 32·J … 32·J + 31 of a panel.
+template <int J, int N> APR_DEVICE void start_tiles(float (&s)[N], const u32 (&w)[8], u64 x) {
+    const HostOperand right(x);
+    const HostPart p;
+    float rows[2][32];
+    left_rows(rows, w);
+    for (u32 i = 0; i < N; i++)
+        for (u32 c = 0; c < 32; c++) s[i] = fma_rn(rows[i / 2 % 2][c], right(p.column(i), 32 * J + c), s[i]);
+}
+
 // o (+)= p·v.
 template <int N, int P> APR_DEVICE void start_outputs(float (&o)[N], const u32 (&x)[P], u64 v, u32 more = 1) {
     const HostOperand right(v);

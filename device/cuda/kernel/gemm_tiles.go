@@ -18,29 +18,28 @@ const (
 	tilesK      = "gemm_tiles_k_sm90" // of Q4_K, Q5_K and Q6_K
 	tilesG      = "gemm_tiles_g_sm90" // of the others
 	tilesParts  = 4                   // TILES_PARTS of gemm_tiles.cuh
-	tilesWarps  = 18                  // TILES_WARPS
 	wideWarps   = 20                  // WIDE_WARPS of gemm_tiles_wide.cuh
-	wideThreads = 512                 // X_THREADS, of a block at least
-	wideX       = 32 << 10            // X_BYTES, of which there are two
+	wideThreads = 128                 // X_THREADS
+	wideHalf    = 2 << 10             // bytes of half a span of 8 rows of x: size of Halves
+	wideSums    = 4 * 8 * 20          // bytes of a warp's sums of 8 rows of x: size of finish_tiles
 	wideAlign   = 1 << 10             // of x
-	wideStages  = 3                   // spans of a warp in shared memory at most
+	wideStages  = 4                   // spans of a warp in shared memory at most
+	wideHalves  = 6                   // halves of spans of x there at most
 	tilesAlign  = 128                 // align of TileRing
-	tilesStages = 4                   // spans of a block in shared memory at most
 	tilesShared = 220 << 10           // bytes of a block at most
 	tilesSums   = MaxScratch / 2
 )
 
-// What the cut of a product is chosen by, in cycles of a multiprocessor of an H200.
+// What the cut of a product is chosen by, in cycles of a multiprocessor of an H200. Those of products by values are
+// counted, not measured.
 const (
-	tilesBegin   = 4000 // until the first span is there
-	tilesJoin    = 5000 // a launch of tiles_join
-	tilesBytes   = 18   // that come in, each cycle
-	tilesDecode  = 600  // a span of a tile: its codes, for each warp of a scheduler
-	tilesIssue   = 30   // and its instructions for 8 columns of B
-	tilesProduct = 104  // and their products, beside codes
-	tilesAlone   = 1000 // a span, codes alone, however few warps there are
-	wideCopy     = 800  // x of a span, beside blocks
-	wideProduct  = 512  // of a span of four tiles by a warpgroup
+	tilesBegin  = 4000 // until the first span is there
+	tilesJoin   = 5000 // a launch of tiles_join
+	tilesBytes  = 18   // that come in, each cycle
+	wideDecode  = 600  // a span of a tile: its codes, for each warp of a scheduler
+	wideProduct = 64   // of a span of four tiles by a warpgroup with 8 rows of x
+	wideAlone   = 1200 // a span, codes alone, however few warps there are
+	wideBring   = 190  // a span of 8 rows of x
 )
 
 // tilesPart is struct TilesPart of gemm_tiles.cuh.
@@ -186,11 +185,8 @@ func (a *tilesArgs) launch(q Queue, parts []Blocks) {
 		return
 	}
 	s := shapeOf(&tilesShapes, shapeTiles, parts, int(a.tokens), a.product != 0, q.Multiprocessors())
-	a.stages, a.pitch, a.shares, a.warps = uint32(s.stages), uint32(s.pitch), uint32(s.shares), uint32(s.warps)
-	threads := 32 * s.warps
-	if s.wide() {
-		threads = max(threads, wideThreads)
-	}
+	a.stages, a.pitch, a.chunk = uint32(s.stages), uint32(s.pitch), uint32(s.halves)
+	a.shares, a.warps = uint32(s.shares), uint32(s.warps)
 	if s.shares > 1 {
 		a.sums = q.Scratch(4 * s.shares * int(a.tokens*a.width))
 	}
@@ -200,7 +196,7 @@ func (a *tilesArgs) launch(q Queue, parts []Blocks) {
 	}
 	q.Launch(Launch{
 		Module: module, Kernel: fmt.Sprintf("gemm_tiles_%s_%d", suffix, 8*s.columns),
-		Grid: [3]int{s.groups, s.shares, 1}, Block: threads, Shared: s.shared(), Args: unsafe.Pointer(a),
+		Grid: [3]int{s.groups, s.shares, 1}, Block: 32*s.warps + wideThreads, Shared: s.shared(), Args: unsafe.Pointer(a),
 	})
 	if s.shares > 1 {
 		a.join(q, module, "tiles_join_"+suffix)
@@ -217,33 +213,36 @@ func (a *tilesArgs) join(q Queue, module, name string) {
 	q.Launch(Launch{Module: module, Kernel: name, Grid: grid, Block: 256, Args: unsafe.Pointer(a)})
 }
 
-// tilesShape is how a product is cut. Bits depend on the shares of a row's spans and, if it is wide, on the block.
+// tilesShape is how a product is cut. Bits depend on the shares of a row's spans alone.
 type tilesShape struct {
-	columns       int // blocks of 8 columns of B: 1, 4 or 8
+	columns       int // blocks of 8 rows of x: 1, 4 or 8
 	warps         int // of a block, a tile each; of gate and of up in turns
 	groups        int // of tiles
 	shares        int // of a row's spans, each another block's
-	stages, pitch int // spans of a block in shared memory, bytes of one; if wide of a warp, without x
+	stages, pitch int // spans of a warp in shared memory, bytes of one
+	halves        int // of spans of x there
 }
 
 // shared is how many bytes of shared memory a block has.
 func (s tilesShape) shared() int {
-	if s.wide() {
-		return wideAlign + 2*wideX + s.warps*s.stages*(s.pitch+8)
-	}
-	return s.stages * s.pitch
+	rings := s.halves*(s.columns*wideHalf+16) + s.warps*s.stages*(s.pitch+8)
+	return wideAlign + max(rings, s.warps*s.columns*wideSums)
 }
 
-// fit chooses as many stages as there is room for, and reports whether there is room for two.
+// fit chooses as many stages as there is room for beside x, and then as many halves, and reports whether there is room
+// for two stages and three halves.
 func (s *tilesShape) fit(size int) bool {
-	s.stages, s.pitch = tilesStages, s.columns*4<<10+s.warps*size
-	if s.wide() {
-		s.stages, s.pitch = wideStages, ringPitch(size)
+	s.pitch = ringPitch(size)
+	for _, least := range []int{4, 3} {
+		for s.stages = wideStages; s.stages > 1; s.stages-- {
+			for s.halves = wideHalves; s.halves >= least; s.halves-- {
+				if s.shared() <= tilesShared {
+					return true
+				}
+			}
+		}
 	}
-	for s.stages > 1 && s.shared() > tilesShared {
-		s.stages--
-	}
-	return s.stages > 1
+	return false
 }
 
 // ringPitch is how many bytes a span of a tile, of `size` bytes, takes in a ring: where spans do not begin at multiples
@@ -255,17 +254,10 @@ func ringPitch(size int) int {
 	return ceil(size, tilesAlign)*tilesAlign + tilesAlign
 }
 
-// wide reports whether warpgroups multiply.
-func (s tilesShape) wide() bool { return s.columns == 8 }
-
 // span is how long a span takes, of tiles of `size` bytes.
 func (s tilesShape) span(size int) float64 {
-	if s.wide() {
-		each := s.warps / 4 * max(tilesDecode, wideProduct)
-		return float64(max(s.warps*size/tilesBytes+wideCopy, tilesAlone+wideProduct, each))
-	}
-	busy := ceil(s.warps, 4) * max(tilesDecode+s.columns*tilesIssue, s.columns*tilesProduct)
-	return float64(max(s.pitch/tilesBytes, tilesAlone+s.columns*tilesProduct, busy))
+	busy := s.warps / 4 * max(wideDecode, wideProduct*s.columns)
+	return float64(max(s.warps*size/tilesBytes, wideAlone+wideProduct*s.columns, wideBring*s.columns, busy))
 }
 
 // cut is what the shape of a product depends on.
@@ -313,14 +305,7 @@ func shapeTiles(parts []Blocks, tokens int, gated bool, multiprocessors int) (be
 		size, width = max(size, TileRows*int(w.Type.RowBytes(256))), width+w.Rows
 	}
 	spans, least := ceil(parts[0].Cols, 256), math.Inf(1)
-	step, most := 1, tilesWarps
-	if gated {
-		step = 2
-	}
-	if columns == 8 {
-		step, most = 4, wideWarps
-	}
-	for warps := step; warps <= most; warps += step {
+	for warps := 4; warps <= wideWarps; warps += 4 {
 		s := tilesShape{columns: columns, warps: warps}
 		if !s.fit(size) {
 			continue
@@ -336,7 +321,7 @@ func shapeTiles(parts []Blocks, tokens int, gated bool, multiprocessors int) (be
 		for s.shares = 1; s.shares <= spans; s.shares++ {
 			waves := ceil(s.groups*s.shares, max(1, multiprocessors))
 			cost := float64(waves) * (tilesBegin + float64(ceil(spans, s.shares))*span)
-			if sums := 4 * s.shares * tokens * width; s.shares > 1 {
+			if sums := 4 * s.shares * 8 * columns * width; s.shares > 1 {
 				if sums > tilesSums {
 					break
 				}

@@ -237,5 +237,5 @@ template <int N> APR_DEVICE void gemm_tiles_codes(const TilesArgs &a) {
     if (p.part.type == 0) sum_codes<Codes<RowsQ4K>>(a, p, shared, acc);
     else if (p.part.type == 1) sum_codes<Codes<RowsQ5K>>(a, p, shared, acc);
     else sum_codes<Codes<RowsQ6K>>(a, p, shared, acc);
-    finish_tiles(a, p, a.split, shared, acc);
+    finish_tiles(a, p, a.split, shared, acc, [] { sync_block(); });
 }

@@ -71,12 +71,11 @@ func TestTilesShape(t *testing.T) {
 						c := shapeTiles(w, n, false, multiprocessors)
 						name := fmt.Sprintf("%v of %d rows, %d columns, %d rows of x, %d multiprocessors: %+v",
 							d, parts, s[1], n, multiprocessors, c)
-						most := tilesWarps
-						if c.wide() {
-							most = wideWarps
+						if c.warps < 4 || c.warps > wideWarps || c.warps%4 != 0 {
+							t.Errorf("%s: warps", name)
 						}
-						if c.warps < 1 || c.warps > most || c.stages < 2 || c.stages > tilesStages {
-							t.Errorf("%s: warps or stages", name)
+						if c.stages < 2 || c.stages > wideStages || c.halves < 3 || c.halves > wideHalves {
+							t.Errorf("%s: stages or halves", name)
 						}
 						if c.shared() > tilesShared || c.pitch%16 != 0 {
 							t.Errorf("%s: shared memory", name)
