@@ -409,6 +409,35 @@ func TestAnotherModel(t *testing.T) {
 	}
 }
 
+// Names of writers are compared by norms, or by shape and angles; what is no name, or has no angles, is a stranger.
+func TestCompareWriters(t *testing.T) {
+	angles, far := strings.Repeat("00", 32), strings.Repeat("00", 27)+strings.Repeat("ff", 5)
+	near := strings.Repeat("00", 28) + strings.Repeat("ff", 4) // 32 bits
+	for _, x := range []struct {
+		a, b string
+		want Likeness
+	}{
+		{"n", "n", OneModel},
+		{"n.s." + angles, "n", OneModel},
+		{"n.s." + angles, "n.x." + far, OneModel},
+		{"n", "m", Strangers},
+		{"n.s." + angles, "m", Strangers},
+		{"n.s." + angles, "m.s." + near, Relatives},
+		{"n.s." + angles, "m.s." + far, Strangers},
+		{"n.s." + angles, "m.x." + angles, Strangers},
+		{"n.s." + angles, "m.s." + angles[:60], Strangers},
+		{"n.s.", "m.s.", Strangers},
+		{"n.s.zz", "m.s.zz", Strangers},
+		{"n.s", "m.s", Strangers},
+	} {
+		for _, got := range []Likeness{CompareWriters(x.a, x.b), CompareWriters(x.b, x.a)} {
+			if got != x.want {
+				t.Errorf("%s and %s: %d, want %d", x.a, x.b, got, x.want)
+			}
+		}
+	}
+}
+
 // An adapter is refused for a model that holds it already, whose norms are the base's, and taken for a base in codes.
 // One that is too small to be seen beside the codes' errors is not judged.
 func TestMergedAlready(t *testing.T) {

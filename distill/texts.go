@@ -33,7 +33,7 @@ type TextJob struct {
 	Output    string
 	Force     bool   // Output is replaced
 	Identity  string // of the model, its device kind and its template
-	Writer    string // of the model: what its records name, see adapter.Identity
+	Writer    string // of the model: what its records name, see adapter.Writer
 	Capacity  int    // tokens of a prompt and its answer at most
 	Sampling  generate.Options
 	Samples   int // answers to each prompt

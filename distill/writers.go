@@ -14,12 +14,14 @@ import (
 // authors are what the records of the training text, and the files of the models, say of who wrote text that a model
 // wrote.
 type authors struct {
-	writers         map[string]corpus.Written // of the training text; see adapter.Identity
+	writers         map[string]corpus.Written // of the training text; see adapter.Writer
 	records, edited int64
 	own             int64  // records that the student wrote, or a model with its norms
-	alone           bool   // no teacher but the student, and those that learned its text, says more than they do
-	taught          string // the teacher that learned text of the student; empty: none
-	student         string // its identity
+	alike           int64  // records of models with its shapes and embedding, and other norms
+	alone           bool   // no teacher but the student, and those that learned such text, says more than they do
+	taught          string // the teacher that learned such text; empty: none
+	taughtBy        adapter.Likeness
+	student         string // its name as a writer
 }
 
 // judgeTexts finds out who wrote the text of a run. A new student wrote none.
@@ -40,19 +42,51 @@ func (in *inputs) judgeTexts(c Config) error {
 		return nil
 	}
 	var err error
-	if w.student, err = adapter.Identity(in.student); err != nil {
+	if w.student, err = adapter.Writer(in.student); err != nil {
 		return err
 	}
-	w.own, w.alone = w.writers[w.student].Records, true
+	for name, n := range w.writers {
+		switch adapter.CompareWriters(name, w.student) {
+		case adapter.OneModel:
+			w.own += n.Records
+		case adapter.Relatives:
+			w.alike += n.Records
+		}
+	}
+	w.alone = true
 	for i, f := range teachers {
 		same := in.cache == nil && in.kin != nil && in.kin.Relation != "different" && i == 0
-		learned := slices.Contains(f.Writers(), w.student)
-		if learned {
-			w.taught = c.Teachers()[i]
+		learned := adapter.Strangers
+		for _, name := range f.Writers() {
+			learned = max(learned, adapter.CompareWriters(name, w.student))
 		}
-		w.alone = w.alone && (same || learned)
+		if learned > w.taughtBy {
+			w.taught, w.taughtBy = c.Teachers()[i], learned
+		}
+		w.alone = w.alone && (same || learned > adapter.Strangers)
 	}
 	return nil
+}
+
+// related reports whether shapes and embedding are all that says that text is the student's: its writer may be a model
+// that was fine-tuned from it, from which there is something to learn.
+func (w authors) related() bool { return w.own == 0 && w.taughtBy != adapter.OneModel }
+
+// text names the generated records that are the student's own, or may be.
+func (w authors) text() string {
+	if w.own > 0 {
+		return fmt.Sprintf("%d of %d generated records are the student's own text", w.own+w.alike, w.records)
+	}
+	return fmt.Sprintf("%d of %d generated records were written by a model with the student's shapes and embedding (a "+
+		"copy with other scales or in another order, or one fine-tuned from it)", w.alike, w.records)
+}
+
+// taughtText says which text a teacher learned.
+func (w authors) taughtText() string {
+	if w.taughtBy == adapter.OneModel {
+		return w.taught + " learned text that the student wrote"
+	}
+	return w.taught + " learned text that a model with the student's shapes and embedding wrote"
 }
 
 // recordTexts writes down who wrote the text, and says what teaches nothing.
@@ -62,7 +96,7 @@ func (r *Run) recordTexts() error {
 		return nil
 	}
 	detail := map[string]any{"writers": w.writers, "records": w.records, "edited": w.edited, "own": w.own,
-		"student": w.student, "teacher_taught": w.taught}
+		"alike": w.alike, "student": w.student, "teacher_taught": w.taught, "related_only": w.related()}
 	say := func(name, text string) error {
 		r.obs.Message("warning: %s", text)
 		return r.dir.Event("warning", name, detail, text)
@@ -73,23 +107,23 @@ func (r *Run) recordTexts() error {
 			return err
 		}
 	}
-	switch {
-	case w.own > 0 && w.alone && w.taught != "":
-		return say(runlog.OwnText, fmt.Sprintf("%d of %d generated records are the student's own text, and its "+
-			"teacher %s learned text that the student wrote: nothing else is taught", w.own, w.records, w.taught))
-	case w.own > 0 && w.alone:
-		return say(runlog.OwnText, fmt.Sprintf("%d of %d generated records are the student's own text (it has the "+
-			"writer's norms), and no other teacher says more: it learns what it does already", w.own, w.records))
-	case w.own > 0 && r.Loss.Alpha < 1:
-		return say(runlog.OwnText, fmt.Sprintf("%d of %d generated records are the student's own text, and %.3g %% of the loss is "+
-			"cross-entropy, which teaches it what it writes already; with --alpha 1 the teacher alone judges them", w.own, w.records,
-			100*(1-r.Loss.Alpha)))
+	switch own := w.own+w.alike > 0; {
+	case own && w.alone && w.taught != "":
+		return say(runlog.OwnText, fmt.Sprintf("%s, and its teacher %s: nothing else is taught", w.text(), w.taughtText()))
+	case own && w.alone && w.related():
+		return say(runlog.OwnText, w.text()+", and no other teacher says more: a copy teaches what the student does already")
+	case own && w.alone:
+		return say(runlog.OwnText, w.text()+" (it has the writer's norms), and no other teacher says more: it learns what "+
+			"it does already")
+	case own && r.Loss.Alpha < 1:
+		return say(runlog.OwnText, fmt.Sprintf("%s, and %.3g %% of the loss is cross-entropy, which teaches it what it "+
+			"writes already; with --alpha 1 the teacher alone judges them", w.text(), 100*(1-r.Loss.Alpha)))
 	case w.taught != "":
-		return say(runlog.OwnText, fmt.Sprintf("the teacher %s learned text that the student wrote: what it has of "+
-			"the student, the student knows", w.taught))
+		return say(runlog.OwnText, fmt.Sprintf("the teacher %s: what it has of the student, the student knows",
+			w.taughtText()))
 	}
 	return r.dir.Event("decision", "generated text", detail, fmt.Sprintf("%d records of %d writers, %d of them "+
-		"the student's own, which another teacher judges alone", w.records, len(w.writers), w.own))
+		"the student's own, which another teacher judges alone", w.records, len(w.writers), w.own+w.alike))
 }
 
 // writersOfStudent are the writers of the text that the student has learned, now and before, in order.

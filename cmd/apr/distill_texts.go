@@ -183,7 +183,7 @@ func (o *distillOptions) textWriter(f *modelfile.Files, e *cli.Env) (*textWriter
 	if err != nil {
 		return nil, err
 	}
-	writer, err := adapter.Identity(f)
+	writer, err := adapter.Writer(f)
 	if err != nil {
 		return nil, err
 	}

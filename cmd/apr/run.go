@@ -106,7 +106,7 @@ type onePrompt struct {
 	FinishReason string   `json:"finish_reason"`
 	PerSecond    *float64 `json:"tokens_per_second"` // after the first token; null: there was no other
 	FirstMS      float64  `json:"time_to_first_token_ms"`
-	Writer       string   `json:"writer,omitempty"` // as of a record of --stage generate: adapter.Identity
+	Writer       string   `json:"writer,omitempty"` // as of a record of --stage generate: adapter.Writer
 	Sum          string   `json:"sum,omitempty"`    // corpus.RecordSum
 	decoding     string
 	draft        *generate.DraftStats
@@ -241,7 +241,7 @@ func runRun(ctx context.Context, e *cli.Env, o *runOptions) (cli.Result, error) 
 				longest, room)
 		}
 	}
-	writer, err := adapter.Identity(f)
+	writer, err := adapter.Writer(f)
 	if err != nil {
 		return nil, err
 	}

@@ -14,7 +14,7 @@ import (
 // runBatch continues the prompts of --batch-jsonl, several at a time. The line of each is on stdout before that of the next, in the
 // order of the file, and names the model, so that a run that trains on them knows who wrote its text.
 func (o *runOptions) runBatch(ctx context.Context, e *cli.Env, f *modelfile.Files, where backend, prompts []prompt, longest int) (cli.Result, error) {
-	writer, err := adapter.Identity(f)
+	writer, err := adapter.Writer(f)
 	if err != nil {
 		return nil, err
 	}

@@ -29,8 +29,12 @@ func ownText(r *records) (out []Finding) {
 		switch {
 		case e.Kind != "warning":
 		case e.Name == runlog.OwnText:
+			cause := "the student is taught by text that it wrote itself"
+			if related, _ := e.detail["related_only"].(bool); related {
+				cause = "the text may be the student's own: its writer has the student's shapes and embedding"
+			}
 			out = append(out, Finding{ID: "own-text", Symptom: e.Reason,
-				Cause: "the student is taught by text that it wrote itself", Evidence: []Evidence{e.evidence()}, at: e.Time,
+				Cause: cause, Evidence: []Evidence{e.evidence()}, at: e.Time,
 				Advice: "give text of another model, or another teacher"})
 		case e.Name == runlog.EditedText:
 			out = append(out, Finding{ID: "edited-text", Symptom: e.Reason, Cause: Unknown, Evidence: []Evidence{e.evidence()},
