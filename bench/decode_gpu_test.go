@@ -196,9 +196,17 @@ func TestDecodeFamilies(t *testing.T) {
 // TestDecodeExperts: models of experts read 25 or 40 % of what an H200's memory allows or more, one with DeltaNet layers 45 %. Their operations
 // follow one another.
 func TestDecodeExperts(t *testing.T) {
-	decodeBandwidth(t, "gpt-oss-20b", convert.MXFP4, 0.40)
-	decodeBandwidth(t, "qwen3-30b-a3b", convert.Q4_K_M, 0.25)
-	decodeBandwidth(t, "qwen3.5-9b", convert.Q4_K_M, 0.45)
+	for _, c := range []struct {
+		shape  string
+		scheme convert.Scheme
+		share  float64
+	}{
+		{"gpt-oss-20b", convert.MXFP4, 0.40},
+		{"qwen3-30b-a3b", convert.Q4_K_M, 0.25},
+		{"qwen3.5-9b", convert.Q4_K_M, 0.45},
+	} {
+		t.Run(c.shape, func(t *testing.T) { decodeBandwidth(t, c.shape, c.scheme, c.share) })
+	}
 }
 
 // decodeBandwidth measures a generation, and on an H200, whose memory gives 4.8 TB/s, wants a share of that unless it is 0. Other GPUs

@@ -261,15 +261,27 @@ func prompt(t *testing.T, m *model.Model, s device.Stream, n, more int) []float3
 // decoded feeds a prompt at once, then positions one at a time, and returns their logits.
 func decoded(t *testing.T, d device.Device, f model.Weights, prompt int, together bool) (all []float32) {
 	t.Helper()
-	m, err := model.LoadFrozenAs(d, f, device.StudentWeights, device.Form{Blocks: true})
-	if err != nil {
-		t.Fatal(err)
-	}
 	s := d.NewStream()
 	if _, ok := s.(device.Decoder); together && !ok {
 		t.Fatal("the device decodes operation by operation only")
 	} else if !together {
 		s = byOperation(s)
+	}
+	all, how := decodedOn(t, d, s, f, prompt)
+	if together && how != "one launch" {
+		t.Errorf("layers ran %s", how)
+	}
+	return all
+}
+
+// decodedOn is decoded on a stream; it returns how layers ran, too.
+func decodedOn(
+	t *testing.T, d device.Device, s device.Stream, f model.Weights, prompt int,
+) (all []float32, how string) {
+	t.Helper()
+	m, err := model.LoadFrozenAs(d, f, device.StudentWeights, device.Form{Blocks: true})
+	if err != nil {
+		t.Fatal(err)
 	}
 	const positions = 6
 	cache := m.NewCache(prompt + positions)
@@ -294,10 +306,7 @@ func decoded(t *testing.T, d device.Device, f model.Weights, prompt int, togethe
 		}
 		all = append(all, z...)
 	}
-	if how := cache.Decoding(); together && how != "one launch" {
-		t.Errorf("layers ran %s", how)
-	}
-	return all
+	return all, cache.Decoding()
 }
 
 // TestGenerationPlan: a generation takes the memory that its plan says, before the weights come, and none later; no module is
@@ -327,12 +336,14 @@ func TestGenerationPlan(t *testing.T) {
 	}
 }
 
-// TestDeltaGenerationPlan is TestGenerationPlan for layers of Gated DeltaNet, whose states and latest inputs are part of the plan.
-func TestDeltaGenerationPlan(t *testing.T) {
-	t.Setenv("APR_EMULATOR_CC", "9.0")
-	c, err := arch.Parse("config.json", `{"model_type":"qwen3_5_text","hidden_size":256,"num_hidden_layers":2,"layer_types":["linear_attention","linear_attention"],
-		"num_attention_heads":4,"num_key_value_heads":2,"head_dim":64,"intermediate_size":512,"vocab_size":4096,"max_position_embeddings":512,
-		"linear_num_key_heads":16,"linear_num_value_heads":32,"linear_key_head_dim":16,"linear_value_head_dim":16}`, arch.Options{})
+// smallDelta is a model in Q4_K_M whose layers are of Gated DeltaNet or of full attention with gates.
+func smallDelta(t *testing.T, layers ...string) *modelfile.Files {
+	t.Helper()
+	c, err := arch.Parse("config.json", fmt.Sprintf(`{"model_type":"qwen3_5_text","hidden_size":256,
+		"num_hidden_layers":%d,"layer_types":["%s"],"num_attention_heads":4,"num_key_value_heads":2,"head_dim":64,
+		"intermediate_size":512,"vocab_size":4096,"max_position_embeddings":512,"linear_num_key_heads":16,
+		"linear_num_value_heads":32,"linear_key_head_dim":16,"linear_value_head_dim":16}`,
+		len(layers), strings.Join(layers, `","`)), arch.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -340,6 +351,42 @@ func TestDeltaGenerationPlan(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return f
+}
+
+// plainly is a stream of which no operation does what several do.
+type plainly struct {
+	device.Stream
+	device.Arranger
+}
+
+// TestDeltaOperationsAgree: operations that do what several do for one position give the logits of these, bit by bit,
+// of matrices in rows and, after a prompt of some positions, in tiles.
+func TestDeltaOperationsAgree(t *testing.T) {
+	t.Setenv("APR_EMULATOR_CC", "9.0")
+	f := smallDelta(t, "linear_attention", "full_attention", "linear_attention")
+	d := openCUDA(t)
+	defer d.Close()
+	for _, prompt := range []int{1, 3} {
+		before, s := d.Stats().Launches, d.NewStream()
+		want, _ := decodedOn(t, d, plainly{s, s.(device.Arranger)}, f, prompt)
+		between := d.Stats().Launches
+		got, _ := decodedOn(t, d, d.NewStream(), f, prompt)
+		apart, together := between-before, d.Stats().Launches-between
+		if apart-together < 6*8 { // of six positions
+			t.Errorf("%d launches, of single operations %d", together, apart)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("after %d positions logits differ by %g", prompt, distance(got, want))
+		}
+	}
+}
+
+// TestDeltaGenerationPlan is TestGenerationPlan for layers of Gated DeltaNet, whose states and latest inputs are part
+// of the plan.
+func TestDeltaGenerationPlan(t *testing.T) {
+	t.Setenv("APR_EMULATOR_CC", "9.0")
+	f := smallDelta(t, "linear_attention", "linear_attention")
 	for _, prompt := range []int{kernel.TileProductRows, kernel.TileProductRows + 1} {
 		t.Run(fmt.Sprint("after ", prompt), func(t *testing.T) { checkGenerationPlan(t, f, prompt, true) })
 	}

@@ -134,20 +134,23 @@ func checkDecodeLayer(l *DecodeLayer, h int) {
 type Finisher interface {
 	// FinishHeads writes q = rotate(norm(x_q, qNorm)) and kv = [rotate(norm(x_k, kNorm)) | x_v] of x = [x_q | x_k |
 	// x_v], norms over heads and left out where their weight is the zero Tensor, in the bits of HeadNorm, Rotate and
-	// Copy. q may stand in x. It reports false, and has done nothing, if the device has no such operation for these.
-	FinishHeads(q, kv, x, qNorm, kNorm Tensor, eps float64, r Rotary) bool
+	// Copy. q may stand in x. Unless gate, of q's shape, is the zero Tensor, a gate follows each head of x_q, and is
+	// copied there. It reports false, and has done nothing, if the device has no such operation for these.
+	FinishHeads(q, gate, kv, x, qNorm, kNorm Tensor, eps float64, r Rotary) bool
 }
 
 // CheckFinishHeads checks a call of Finisher.FinishHeads.
-func CheckFinishHeads(q, kv, x, qNorm, kNorm Tensor, r Rotary) {
+func CheckFinishHeads(q, gate, kv, x, qNorm, kNorm Tensor, r Rotary) {
 	const op = OpRotate
 	views(op, q, kv, x)
-	optional(op, qNorm, kNorm)
+	optional(op, gate, qNorm, kNorm)
 	floats(op, x)
-	typed(op, x.DType, wrongTypes, q, kv)
+	typed(op, x.DType, wrongTypes, q, gate, kv)
 	typed(op, tensor.F32, noFloat32, qNorm, kNorm)
 	CheckRotate(q, r)
-	need(q.Rows == x.Rows && kv.Rows == x.Rows && x.Cols == q.Cols+kv.Cols && kv.Cols%(2*r.HeadDim) == 0, op, wrongShapes)
+	shaped(op, q.Rows, q.Cols, gate)
+	need(q.Rows == x.Rows && kv.Rows == x.Rows && x.Cols == q.Cols+gate.Cols+kv.Cols, op, wrongShapes)
+	need(kv.Cols%(2*r.HeadDim) == 0, op, wrongShapes)
 	vectors(op, r.HeadDim, qNorm, kNorm)
 }
 
@@ -160,8 +163,8 @@ type Normed struct {
 // NormReader is a Stream on which what reads a norm of one row first may make it. Its methods write n.Y too, for those
 // that read it later, and report false, having done nothing, if the device has no such operation for these.
 type NormReader interface {
-	// NormMatMul is z = n.Y·Wᵀ (+ bias), in the bits of MatMul.
-	NormMatMul(z Tensor, n Normed, w Weight, bias Tensor) bool
+	// NormMatMul is z = n.Y·Wᵀ (+ bias), in the bits of MatMul, with W the rows of all ws, one after the other.
+	NormMatMul(z Tensor, n Normed, bias Tensor, ws ...Weight) bool
 	// NormMatMulGLU is gu = n.Y·Wᵀ and m = act(g)·u, in the bits of MatMulGLU.
 	NormMatMulGLU(m, gu Tensor, n Normed, w Weight, act Activation, keep bool) bool
 	// NormRoute is z = n.Y·routerᵀ (+ bias) and the choice of experts by z, in the bits of MatMul and Route.
@@ -176,9 +179,19 @@ func (n Normed) check() {
 }
 
 // CheckNormMatMul checks a call of NormReader.NormMatMul.
-func CheckNormMatMul(z Tensor, n Normed, w Weight, bias Tensor) {
+func CheckNormMatMul(z Tensor, n Normed, bias Tensor, ws ...Weight) {
 	n.check()
-	CheckMatMul(z, n.Y, w, bias)
+	if len(ws) == 1 {
+		CheckMatMul(z, n.Y, ws[0], bias)
+		return
+	}
+	rows := 0
+	for _, w := range ws {
+		need(w != nil, OpMatMul, noWeight)
+		CheckMatMul(z.ColRange(rows, rows+w.Rows()), n.Y, w, Tensor{})
+		rows += w.Rows()
+	}
+	need(rows == z.Cols && bias.IsZero(), OpMatMul, wrongShapes)
 }
 
 // CheckNormMatMulGLU checks a call of NormReader.NormMatMulGLU.
@@ -189,6 +202,6 @@ func CheckNormMatMulGLU(m, gu Tensor, n Normed, w Weight, act Activation) {
 
 // CheckNormRoute checks a call of NormReader.NormRoute.
 func CheckNormRoute(w, z Tensor, n Normed, router Weight, bias, scale Tensor, r Routing) {
-	CheckNormMatMul(z, n, router, bias)
+	CheckNormMatMul(z, n, bias, router)
 	CheckRoute(w, z, scale, r)
 }

@@ -178,3 +178,34 @@ func deltaRule(op Op, u, ba, logA, dt Tensor, d Delta) {
 	shaped(op, u.Rows, 2*d.ValueHeads, ba)
 	vectors(op, d.ValueHeads, logA, dt)
 }
+
+// DeltaStep is what a DeltaNet does for one position between its projections and that of its output.
+type DeltaStep struct {
+	Delta                      // of one sequence and position
+	X, Z, BA           Tensor  // [1, Channels], [1, Inner], [1, 2·ValueHeads]
+	Taps               Tensor  // F32 [Channels, K], of the convolution
+	LogA, DT, Norm     Tensor  // F32 [1, ValueHeads], the same, [1, ValueDim]
+	From, To           Tensor  // F32 [ValueHeads, KeyDim·ValueDim]; From zero: none before
+	FromInputs, Inputs Tensor  // [K−1, Channels]; FromInputs zero: none before
+	Eps                float64 // of the norm
+}
+
+// DeltaStepper is a Stream that may run a DeltaStep as one operation.
+type DeltaStepper interface {
+	// DeltaStep writes To, Inputs and y [1, Inner]: u = Conv(X), o = DeltaNet(u, BA), y = silu(Z)·HeadNorm(o), in the
+	// bits of these operations. It reports false, and has done nothing, if the device has no such operation for these.
+	DeltaStep(y Tensor, d DeltaStep) bool
+}
+
+// CheckDeltaStep checks a call of DeltaStepper.DeltaStep.
+func CheckDeltaStep(y Tensor, d DeltaStep) {
+	const op = OpDeltaNet
+	need(d.Batch == 1 && d.Len == 1 && d.First.IsZero(), op, "of several positions")
+	CheckConv(d.X, d.X, d.Taps, d.FromInputs, d.Inputs, d.Sequences)
+	CheckDeltaNet(y, d.X, d.BA, d.LogA, d.DT, d.From, d.To, d.Delta)
+	views(op, d.Z, d.Norm, d.To, d.Inputs)
+	typed(op, y.DType, wrongTypes, d.Z)
+	typed(op, tensor.F32, noFloat32, d.Norm)
+	shaped(op, 1, d.Inner(), d.Z)
+	vectors(op, d.ValueDim, d.Norm)
+}

@@ -11,13 +11,17 @@ func (p *pass) attend(b *layer, k *acts, in *operand) {
 	switch {
 	case b.Attn.Gate:
 		p.project(qkv, k.mixed, in)
-		p.unmix(b, k)
 	case b.finishes():
 		p.project(qkv, k.proj, in)
 	default:
 		p.project(qkv, k.qkv, in)
 	}
-	p.finish(b, k)
+	if !p.finishAtOnce(b, k) {
+		if b.Attn.Gate {
+			p.unmix(b, k)
+		}
+		p.finish(b, k)
+	}
 	if p.each != nil || p.lock != nil {
 		if p.each != nil {
 			p.attendEach(b, k)
@@ -80,9 +84,6 @@ func (b *layer) raw(proj device.Tensor) (q, k, v device.Tensor) {
 // finish computes q, k and v from their projections: norms, rotary embeddings, and the place where others read k and v.
 func (p *pass) finish(b *layer, k *acts) {
 	n, kv := b.Attn.QDim(), b.Attn.KVDim()
-	if p.finishAtOnce(b, k) {
-		return
-	}
 	if b.finishes() {
 		rawQ, rawK, rawV := b.raw(k.proj)
 		p.headNorm(k.qkv.ColRange(0, n), k.rstdQ, rawQ, b.qNorm, b)
@@ -99,7 +100,8 @@ func (p *pass) finish(b *layer, k *acts) {
 	}
 }
 
-// finishAtOnce is finish of a few positions, whose k and v go to a cache, as one operation, if the device has it.
+// finishAtOnce is unmix and finish of a few positions, whose k and v go to a cache, as one operation, if the device has
+// it.
 func (p *pass) finishAtOnce(b *layer, k *acts) bool {
 	f, ok := p.s.(device.Finisher)
 	a := b.Attn
@@ -107,12 +109,18 @@ func (p *pass) finishAtOnce(b *layer, k *acts) bool {
 		return false
 	}
 	x, n, c := k.qkv, a.QDim(), p.cache
-	if b.finishes() {
+	var gate device.Tensor
+	switch {
+	case a.Gate:
+		x, gate = k.mixed, k.gate.ColRange(0, n)
+	case b.finishes():
 		x = k.proj
 	}
 	held := c.layers[b.index].held
 	r := device.Rotary{HeadDim: a.HeadDim, Table: p.m.table(a.Rope, c.class), SeqLen: p.t.SeqLen, Offset: c.length}
-	return f.FinishHeads(k.qkv.ColRange(0, n), k.kv.RowRange(held, held+p.t.n()), x.ColRange(0, n+2*a.KVDim()), b.qNorm.value, b.kNorm.value, p.m.Config.Eps, r)
+	q, kv := k.qkv.ColRange(0, n), k.kv.RowRange(held, held+p.t.n())
+	x = x.ColRange(0, q.Cols+gate.Cols+kv.Cols)
+	return f.FinishHeads(q, gate, kv, x, b.qNorm.value, b.kNorm.value, p.m.Config.Eps, r)
 }
 
 // headNorm writes the norm of q or k, or copies them.

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"apr/arch"
 	"apr/device"
 	"apr/tensor"
 )
@@ -35,20 +36,34 @@ func (d *deltaTensors) place(name string) (*linear, *vector) {
 	return nil, nil
 }
 
-// deltaActs are the intermediate tensors of a DeltaNet. The normed output of the rule lies beside z, so that both are
-// the operands of a gated unit.
+// deltaActs are the intermediate tensors of a DeltaNet. All projections lie side by side, so that one operation may
+// write them, and the normed output of the rule beside z, so that both are the operands of a gated unit.
 type deltaActs struct {
-	in   device.Tensor // [n, c+2i]: q, k, v; z; norm(o)
-	ba   device.Tensor // [n, 2·heads]
+	in   device.Tensor // [n, 2·heads+c+2i]: b, a; q, k, v; z; norm(o)
 	u    device.Tensor // [n, c]: q, k, v behind the convolution
 	o    device.Tensor // [n, i]
 	rstd device.Tensor // [n, heads]: 1/σ of o
 }
 
-// cut returns the parts of a tensor like deltaActs.in: q, k, v; what in projects; z beside norm(o); norm(o).
-func (b *layer) cut(in device.Tensor) (qkv, projected, gated, normed device.Tensor) {
-	c, i := b.Delta.QKV(), b.Delta.Inner()
-	return in.ColRange(0, c), in.ColRange(0, c+i), in.ColRange(c, c+2*i), in.ColRange(c+i, c+2*i)
+// deltaColumns returns the columns of deltaActs.in.
+func deltaColumns(d arch.DeltaNet) int { return 2*d.ValueHeads + d.QKV() + 2*d.Inner() }
+
+// deltaParts are parts of a tensor like deltaActs.in.
+type deltaParts struct {
+	projected, ba, qkvz, qkv, z device.Tensor
+	gated, normed               device.Tensor // z beside norm(o)
+}
+
+// cut returns the parts of a tensor like deltaActs.in.
+func (b *layer) cut(in device.Tensor) deltaParts {
+	q := 2 * b.Delta.ValueHeads
+	z := q + b.Delta.QKV()
+	o := z + b.Delta.Inner()
+	end := o + b.Delta.Inner()
+	return deltaParts{
+		projected: in.ColRange(0, o), ba: in.ColRange(0, q), qkvz: in.ColRange(q, o), qkv: in.ColRange(q, z),
+		z: in.ColRange(z, o), gated: in.ColRange(z, end), normed: in.ColRange(o, end),
+	}
 }
 
 // sequences describes the rows of a pass.
@@ -65,21 +80,51 @@ func (p *pass) rule(b *layer) device.Delta {
 // linear computes k.att, what out_proj reads, from the input of the mixer.
 func (p *pass) linear(b *layer, k *acts, in *operand) {
 	d, s, t := &k.delta, p.s, &b.delta
-	qkv, projected, gated, normed := b.cut(d.in)
-	p.project(t.in, projected, in)
-	p.project(t.ba, d.ba, in)
+	x := b.cut(d.in)
+	p.projectAll(t, x, in)
+	if p.stepAtOnce(b, k, x) {
+		return
+	}
 	if p.each != nil {
-		p.ruleEach(b, d, qkv)
+		p.ruleEach(b, d, x)
 	} else {
 		var old, next carriedState
 		if p.cache != nil {
 			old, next = p.cache.carried(b.index)
 		}
-		s.Conv(d.u, qkv, t.conv.value, old.inputs, next.inputs, p.sequences())
-		s.DeltaNet(d.o, d.u, d.ba, t.logA.value, t.dt.value, old.state, next.state, p.rule(b))
+		s.Conv(d.u, x.qkv, t.conv.value, old.inputs, next.inputs, p.sequences())
+		s.DeltaNet(d.o, d.u, x.ba, t.logA.value, t.dt.value, old.state, next.state, p.rule(b))
 	}
-	s.HeadNorm(normed, d.rstd, d.o, t.normValue.value, b.Delta.ValueDim, p.m.Config.Eps)
-	s.GLU(k.att, gated, device.SiLU)
+	s.HeadNorm(x.normed, d.rstd, d.o, t.normValue.value, b.Delta.ValueDim, p.m.Config.Eps)
+	s.GLU(k.att, x.gated, device.SiLU)
+}
+
+// projectAll computes the projections, as one operation if the device has it.
+func (p *pass) projectAll(t *deltaTensors, x deltaParts, in *operand) {
+	s, n := p.reader(in)
+	if s != nil && t.ba.lora == nil && t.in.lora == nil &&
+		s.NormMatMul(x.projected, n, device.Tensor{}, t.ba.weight, t.in.weight) {
+		in.w = device.Tensor{}
+		return
+	}
+	p.project(t.in, x.qkvz, in)
+	p.project(t.ba, x.ba, in)
+}
+
+// stepAtOnce is all that follows the projections, of one position behind a cache, as one operation, if the device has
+// it.
+func (p *pass) stepAtOnce(b *layer, k *acts, x deltaParts) bool {
+	s, ok := p.s.(device.DeltaStepper)
+	if !ok || p.cache == nil || p.t.n() != 1 {
+		return false
+	}
+	t := &b.delta
+	old, next := p.cache.carried(b.index)
+	return s.DeltaStep(k.att, device.DeltaStep{
+		Delta: p.rule(b), X: x.qkv, Z: x.z, BA: x.ba, Taps: t.conv.value,
+		LogA: t.logA.value, DT: t.dt.value, Norm: t.normValue.value, From: old.state, To: next.state,
+		FromInputs: old.inputs, Inputs: next.inputs, Eps: p.m.Config.Eps,
+	})
 }
 
 // carriedState is what a DeltaNet carries from one position to the next.

@@ -126,7 +126,7 @@ func (p *pass) reader(in *operand) (device.NormReader, device.Normed) {
 
 // project writes z = in·Wᵀ + b.
 func (p *pass) project(l linear, z device.Tensor, in *operand) {
-	if s, n := p.reader(in); s != nil && l.lora == nil && s.NormMatMul(z, n, l.weight, l.bias.value) {
+	if s, n := p.reader(in); s != nil && l.lora == nil && s.NormMatMul(z, n, l.bias.value, l.weight) {
 		in.w = device.Tensor{}
 		return
 	}

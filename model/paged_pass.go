@@ -225,14 +225,14 @@ func (p *pass) inert(t device.Tensor) {
 }
 
 // ruleEach is the convolution and the delta rule for one position of each sequence.
-func (p *pass) ruleEach(b *layer, d *deltaActs, qkv device.Tensor) {
+func (p *pass) ruleEach(b *layer, d *deltaActs, in deltaParts) {
 	t, rule := &b.delta, p.rule(b)
 	rule.Sequences = device.Sequences{Batch: 1, Len: 1}
 	for i, slot := range p.each.slots {
 		at := p.each.cache.layers[b.index].states[slot]
 		row := func(x device.Tensor) device.Tensor { return x.RowRange(i, i+1) }
-		p.s.Conv(row(d.u), row(qkv), t.conv.value, at.inputs, at.inputs, rule.Sequences)
-		p.s.DeltaNet(row(d.o), row(d.u), row(d.ba), t.logA.value, t.dt.value, at.state, at.state, rule)
+		p.s.Conv(row(d.u), row(in.qkv), t.conv.value, at.inputs, at.inputs, rule.Sequences)
+		p.s.DeltaNet(row(d.o), row(d.u), row(in.ba), t.logA.value, t.dt.value, at.state, at.state, rule)
 	}
 	p.inert(d.o)
 }

@@ -66,3 +66,27 @@ func (s *Stream) holds(op device.Op, d device.Delta, t tensor.DType) bool {
 	}
 	return true
 }
+
+var _ device.DeltaStepper = (*Stream)(nil)
+
+// DeltaStep is Conv, DeltaNet, HeadNorm and GLU of one position by one kernel: see device.DeltaStepper.
+func (s *Stream) DeltaStep(y device.Tensor, d device.DeltaStep) bool {
+	device.CheckDeltaStep(y, d)
+	if s.failed() {
+		return true // tensors need not have a place
+	}
+	m := kernel.DeltaStepMats{
+		X: mat(d.X), Z: mat(d.Z), BA: mat(d.BA), Taps: mat(d.Taps), LogA: mat(d.LogA), DT: mat(d.DT), Norm: mat(d.Norm),
+		From: mat(d.From), To: mat(d.To), FromInputs: mat(d.FromInputs), Inputs: mat(d.Inputs),
+	}
+	if !kernel.DeltaStepServes(mat(y), m, d.Delta) {
+		return false
+	}
+	o := s.begin("DeltaStep", y, d.X, d.Z, d.BA, d.Taps, d.LogA, d.DT, d.Norm, d.From, d.To, d.FromInputs, d.Inputs)
+	if o != nil {
+		o.sized(d.ValueHeads, d.KeyDim, d.ValueDim)
+		kernel.DeltaStep(o, mat(y), m, d.Delta, d.Eps)
+		o.end()
+	}
+	return true
+}

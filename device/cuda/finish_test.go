@@ -19,10 +19,12 @@ func TestFinishHeads(t *testing.T) {
 	defer d.Close()
 	for _, c := range []struct {
 		rows, heads, kv, d, pairs, at int
-		norms, inPlace                bool
+		norms, inPlace, gated         bool
 	}{
-		{1, 4, 2, 128, 64, 0, true, false}, {1, 3, 1, 64, 32, 37, false, true}, {8, 2, 2, 256, 32, 5, true, false}, {3, 5, 5, 24, 8, 1100, true, false},
-		{2, 1, 1, 16, 8, 9, true, true}, {1, 9, 3, 80, 40, 2, false, false},
+		{1, 4, 2, 128, 64, 0, true, false, false}, {1, 3, 1, 64, 32, 37, false, true, false},
+		{8, 2, 2, 256, 32, 5, true, false, false}, {3, 5, 5, 24, 8, 1100, true, false, false},
+		{2, 1, 1, 16, 8, 9, true, true, false}, {1, 9, 3, 80, 40, 2, false, false, false},
+		{1, 4, 2, 256, 32, 3, true, false, true}, {8, 3, 1, 64, 32, 0, false, false, true},
 	} {
 		b := &few{d: d, s: d.NewStream().(*cuda.Stream), rng: rand.New(rand.NewPCG(1, uint64(c.d)))}
 		n, kv := c.heads*c.d, c.kv*c.d
@@ -51,10 +53,24 @@ func TestFinishHeads(t *testing.T) {
 		if c.inPlace {
 			got = x.ColRange(0, n)
 		}
-		if !b.s.FinishHeads(got, gotKV, x, qNorm, kNorm, 1e-5, r) {
+		pairs := map[string][2]device.Tensor{"q": {got, want.ColRange(0, n)}, "k and v": {gotKV, wantKV}}
+		var gate device.Tensor
+		if c.gated {
+			gate = b.typed(tensor.BF16, c.rows, 2*n, 1).ColRange(0, n)
+			wantGate, mixed := b.typed(tensor.BF16, c.rows, n, 1), b.typed(tensor.BF16, c.rows, 2*n+2*kv+8, 3)
+			for h := range c.heads {
+				lo, hi := h*c.d, (h+1)*c.d
+				b.s.Copy(mixed.ColRange(2*lo, lo+hi), x.ColRange(lo, hi))
+				b.s.Copy(wantGate.ColRange(lo, hi), mixed.ColRange(lo+hi, 2*hi))
+			}
+			b.s.Copy(mixed.ColRange(2*n, 2*n+2*kv), x.ColRange(n, n+2*kv))
+			x = mixed.ColRange(0, 2*n+2*kv)
+			pairs["gates"] = [2]device.Tensor{gate, wantGate}
+		}
+		if !b.s.FinishHeads(got, gate, gotKV, x, qNorm, kNorm, 1e-5, r) {
 			t.Errorf("%+v: the device has no such operation", c)
 		}
-		for name, pair := range map[string][2]device.Tensor{"q": {got, want.ColRange(0, n)}, "k and v": {gotKV, wantKV}} {
+		for name, pair := range pairs {
 			g, w := make([]float32, pair[0].Rows*pair[0].Cols), make([]float32, pair[0].Rows*pair[0].Cols)
 			for v, from := range map[*[]float32]device.Tensor{&g: pair[0], &w: pair[1]} {
 				if err := b.s.Download(*v, from); err != nil {

@@ -156,15 +156,15 @@ func (s *Stream) Rotate(x device.Tensor, r device.Rotary) {
 var _ device.Finisher = (*Stream)(nil)
 
 // FinishHeads is HeadNorm, Rotate and Copy of a few positions in bfloat16 by one kernel: see device.Finisher.
-func (s *Stream) FinishHeads(q, kv, x, qNorm, kNorm device.Tensor, eps float64, r device.Rotary) bool {
-	device.CheckFinishHeads(q, kv, x, qNorm, kNorm, r)
+func (s *Stream) FinishHeads(q, gate, kv, x, qNorm, kNorm device.Tensor, eps float64, r device.Rotary) bool {
+	device.CheckFinishHeads(q, gate, kv, x, qNorm, kNorm, r)
 	if s.failed() {
 		return true // tensors need not have a place
 	}
-	if !kernel.FinishServes(mat(q), mat(kv), mat(x), mat(qNorm), mat(kNorm), r.HeadDim, r) {
+	if !kernel.FinishServes(mat(q), mat(gate), mat(kv), mat(x), mat(qNorm), mat(kNorm), r.HeadDim, r) {
 		return false
 	}
-	o := s.begin("FinishHeads", q, kv, x, qNorm, kNorm)
+	o := s.begin("FinishHeads", q, gate, kv, x, qNorm, kNorm)
 	if o == nil {
 		return true // nothing is done after an error
 	}
@@ -174,7 +174,7 @@ func (s *Stream) FinishHeads(q, kv, x, qNorm, kNorm device.Tensor, eps float64, 
 		s.fail(err)
 		return true
 	}
-	kernel.Finish(o, mat(q), mat(kv), mat(x), mat(qNorm), mat(kNorm), r.HeadDim, eps, r, tables.Table)
+	kernel.Finish(o, mat(q), mat(gate), mat(kv), mat(x), mat(qNorm), mat(kNorm), r.HeadDim, eps, r, tables.Table)
 	o.end()
 	return true
 }

@@ -14,17 +14,20 @@ func norm(n device.Normed) kernel.Normed {
 }
 
 // NormMatMul makes a norm in the product that reads it: see device.NormReader.
-func (s *Stream) NormMatMul(z device.Tensor, n device.Normed, w device.Weight, bias device.Tensor) bool {
-	device.CheckNormMatMul(z, n, w, bias)
+func (s *Stream) NormMatMul(z device.Tensor, n device.Normed, bias device.Tensor, ws ...device.Weight) bool {
+	device.CheckNormMatMul(z, n, bias, ws...)
 	if s.failed() {
 		return true // tensors need not have a place
 	}
-	m := w.(*weight)
-	product := m.readsNorm(z, n)
+	product := readsNorm(z, n, ws)
 	if product == nil {
 		return false
 	}
-	o := s.begin("NormMatMul", z, n.Y, n.X, n.W, m.t, bias)
+	tensors := []device.Tensor{z, n.Y, n.X, n.W, bias}
+	for _, w := range ws {
+		tensors = append(tensors, w.(*weight).t)
+	}
+	o := s.begin("NormMatMul", tensors...)
 	if o == nil {
 		return true
 	}
@@ -38,18 +41,24 @@ func (s *Stream) NormMatMul(z device.Tensor, n device.Normed, w device.Weight, b
 // normProduct makes a norm and multiplies it.
 type normProduct func(q kernel.Queue, z kernel.Mat, n kernel.Normed, bias kernel.Mat)
 
-// readsNorm returns the product that makes the norm that it reads, nil if there is none.
-func (w *weight) readsNorm(z device.Tensor, n device.Normed) normProduct {
-	switch {
-	case w.parts == nil || w.host != nil || w.fp8 != nil:
-	case w.tiled:
-		if parts := w.blocks(z.Cols); kernel.NormTilesServes(norm(n), parts) {
-			return func(q kernel.Queue, z kernel.Mat, n kernel.Normed, bias kernel.Mat) {
-				kernel.NormTiles(q, z, n, parts, bias)
-			}
+// readsNorm returns the product with ws that makes the norm that it reads, nil if there is none.
+func readsNorm(z device.Tensor, n device.Normed, ws []device.Weight) normProduct {
+	var parts []kernel.Blocks
+	tiled := ws[0].(*weight).tiled
+	for left := z.Cols; len(ws) > 0; ws = ws[1:] {
+		w := ws[0].(*weight)
+		if w.parts == nil || w.host != nil || w.fp8 != nil || !w.inBlocks() || w.tiled != tiled {
+			return nil
 		}
-	case w.inBlocks() && kernel.NormGemvPartsServes(norm(n)):
-		parts := w.blocks(z.Cols)
+		parts = append(parts, w.blocks(left)...)
+		left -= w.t.Rows
+	}
+	switch {
+	case tiled && kernel.NormTilesServes(norm(n), parts):
+		return func(q kernel.Queue, z kernel.Mat, n kernel.Normed, bias kernel.Mat) {
+			kernel.NormTiles(q, z, n, parts, bias)
+		}
+	case !tiled && kernel.NormGemvPartsServes(norm(n)):
 		return func(q kernel.Queue, z kernel.Mat, n kernel.Normed, bias kernel.Mat) {
 			kernel.NormGemvParts(q, z, n, parts, bias)
 		}

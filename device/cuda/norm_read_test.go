@@ -111,7 +111,7 @@ func TestNormRead(t *testing.T) {
 				b.s.MatMul(want, wantY, w, bias, false)
 				n := device.Normed{Y: y, X: x, W: weight, Eps: 1e-5}
 				ok := false
-				if got := b.launches(t, func() { ok = b.s.NormMatMul(z, n, w, bias) }); got != c.launches {
+				if got := b.launches(t, func() { ok = b.s.NormMatMul(z, n, bias, w) }); got != c.launches {
 					t.Errorf("%d launches, want %d", got, c.launches)
 				}
 				if ok != (c.launches > 0) {
@@ -129,6 +129,50 @@ func TestNormRead(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestNormReadMany: a norm is read by several matrices in one launch, in the bits of a product with each; by none if
+// one is not in blocks, or in tiles alone.
+func TestNormReadMany(t *testing.T) {
+	t.Setenv("APR_EMULATOR_CC", "9.0")
+	findDriver(t)
+	d := open(t, cuda.Options{})
+	defer d.Close()
+	b := &few{d: d, s: d.NewStream().(*cuda.Stream), rng: rand.New(rand.NewPCG(7, 7))}
+	const cols = 512
+	small := b.matrix(t, cols, []int{16, 16}, []tensor.DType{tensor.Q4_K, tensor.Q4_K})
+	large := b.matrix(t, cols, []int{64, 48}, []tensor.DType{tensor.Q4_K, tensor.Q6_K})
+	dense := b.matrix(t, cols, []int{8}, []tensor.DType{tensor.BF16})
+	x, weight := b.typed(tensor.BF16, 1, cols, 3), b.values(1, cols, 1)
+	var none device.Tensor
+	check := func(launches int64, ws ...device.Weight) {
+		t.Helper()
+		rows := 0
+		for _, w := range ws {
+			rows += w.Rows()
+		}
+		wantY, want := b.typed(tensor.BF16, 1, cols, 1), b.typed(tensor.BF16, 1, rows, 1)
+		b.s.RMSNorm(wantY, none, none, x, none, weight, 1e-5)
+		first := 0
+		for _, w := range ws {
+			b.s.MatMul(want.ColRange(first, first+w.Rows()), wantY, w, none, false)
+			first += w.Rows()
+		}
+		y, z := b.typed(tensor.BF16, 1, cols, 1), b.typed(tensor.BF16, 1, rows, 1)
+		n, ok := device.Normed{Y: y, X: x, W: weight, Eps: 1e-5}, false
+		if got := b.launches(t, func() { ok = b.s.NormMatMul(z, n, none, ws...) }); got != launches || ok != (launches > 0) {
+			t.Errorf("%d launches, want %d; served: %v", got, launches, ok)
+		}
+		if ok && (!b.same(t, y, wantY) || !b.same(t, z, want)) {
+			t.Error("bits differ")
+		}
+	}
+	check(1, small, large)
+	check(0, small, dense)
+	b.s.Arrange(2, large)
+	check(0, small, large)
+	b.s.Arrange(2, small)
+	check(1, small, large)
 }
 
 // TestNormReadGLU: the same of a product with its gated unit, of matrices in blocks and in tiles; others are declined.

@@ -4,6 +4,7 @@
 #include "argmax.cuh"
 #include "attention_decode.cuh"
 #include "conv.cuh"
+#include "delta_step.cuh"
 #include "experts_pairs.cuh"
 #include "finish.cuh"
 #include "gemv.cuh"
@@ -45,6 +46,7 @@ KERNEL(gemv_bf16_bf16_wide_1_early, GemvArgs, 256, 4) { gemv_wide<bf16, bf16, 1>
 KERNEL(gemv_f32_bf16_wide_1_early, GemvArgs, 256, 3) { gemv_wide<float, bf16, 1>(a); }
 KERNEL(router_bf16_early, RouterArgs, 256, 2) { router<bf16>(a); }
 KERNEL(route_one_early, RouteArgs, 32, 1) { route_token(a); }
+KERNEL(delta_step_bf16_early, DeltaStepArgs, STEP_THREADS, 1) { delta_step<bf16>(a); }
 KERNEL(finish_bf16_early, FinishArgs, 256, 1) { finish_heads(a); }
 
 // Those that do not wait by themselves.

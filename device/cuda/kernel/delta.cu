@@ -1,5 +1,6 @@
 // The gated delta rule. See delta.go.
 //apr:module target=sm_80 types=bf16,f32 roles=optional
+#include "delta_step.cuh"
 #include "delta_tensor.cuh"
 
 struct DeltaPairsArgs {
@@ -370,3 +371,5 @@ KERNEL(delta_forward_f32, DeltaForwardArgs, THREADS, 1) { delta_forward<float>(a
 KERNEL(delta_forward_tensor_bf16, DeltaForwardArgs, THREADS, 1) { delta_forward_tensor(a); }
 KERNEL(delta_steps_bf16, DeltaForwardArgs, THREADS, 4) { delta_steps<bf16>(a); }
 KERNEL(delta_steps_f32, DeltaForwardArgs, THREADS, 4) { delta_steps<float>(a); }
+KERNEL(delta_step_bf16, DeltaStepArgs, STEP_THREADS, 1) { delta_step<bf16>(a); }
+KERNEL(delta_step_f32, DeltaStepArgs, STEP_THREADS, 1) { delta_step<float>(a); }

@@ -4,9 +4,9 @@
 // q and k lie in shared memory as they are stored, and are normalised where they are used: the factors rq and rk of a position
 // are taken out of each sum. With c = chunk, m_ij = e^(G_i−G_j) for positions j ≤ i of one document, else 0.
 #pragma once
-#include "apr.cuh"
+#include "delta_gates.cuh"
 
-constexpr u32 CHUNK = 64, THREADS = 256, MOST_KEYS = 128;
+constexpr u32 CHUNK = 64, THREADS = 256;
 constexpr u32 PAIR = CHUNK + 1;            // distance of rows of m∘kkᵀ and m∘qkᵀ in shared memory
 constexpr u32 PAIRS = 2 * CHUNK * CHUNK; // floats of both in memory
 constexpr u32 SOLVE = 8;                   // rows of a triangular system that are solved one after the other
@@ -32,32 +32,6 @@ struct DeltaScalars {
     float f[CHUNK], h[CHUNK];                  // what a kernel makes of these
     i32 begin[CHUNK];                          // of the document; −1: before the chunk
 };
-
-// exp_exact returns e^x within two units in the last place: 0 below −87, infinity above 88.
-APR_DEVICE float exp_exact(float x) {
-    if (x < -87.0f) return 0;
-    if (x > 88.0f) return INFINITY_F;
-    const float n = __builtin_rintf(x * LOG2E);
-    const float r = fma_rn(n, 2.12194440e-4f, fma_rn(n, -0.693359375f, x));
-    float p = fma_rn(r, 1.9875691500e-4f, 1.3981999507e-3f);
-    p = fma_rn(p, r, 8.3334519073e-3f);
-    p = fma_rn(p, r, 4.1665795894e-2f);
-    p = fma_rn(p, r, 1.6666665459e-1f);
-    p = fma_rn(p, r, 5.0000001201e-1f);
-    p = fma_rn(p, r * r, r) + 1.0f;
-    return x == x ? p * from_bits((u32)((i32)n + 127) << 23) : x;
-}
-APR_DEVICE float sigmoid(float x) {
-    const float z = exp_exact(-__builtin_fabsf(x)), r = 1.0f / (1.0f + z);
-    return x >= 0 ? r : z * r;
-}
-// softplus returns ln(1+e^x) = max(x,0) + ln(1+z) with z = e^−|x|, and ln(1+z) = 2·artanh(z/(2+z)).
-APR_DEVICE float softplus(float x) {
-    const float z = exp_exact(-__builtin_fabsf(x)), s = z / (2.0f + z), t = s * s;
-    float p = 1.0f / 15;
-    UNROLL for (int k = 13; k > 0; k -= 2) p = fma_rn(p, t, 1.0f / (float)k);
-    return (x > 0 ? x : 0.0f) + 2.0f * s * p;
-}
 
 // product adds Σ_t a_r[t·a_step]·b_c[t·b_step]·f[t] to each acc[r][c]; f zero: ones.
 template <int R, int C, class A, class B>

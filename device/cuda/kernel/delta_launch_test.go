@@ -38,3 +38,22 @@ func TestDeltaLaunches(t *testing.T) {
 		}
 	}
 }
+
+// deltaStep launches DeltaStep at the sizes of Qwen3.5-9B.
+func deltaStep(q Queue, act tensor.DType) {
+	one := device.Sequences{Batch: 1, Len: 1}
+	d := device.Delta{Sequences: one, KeyHeads: 16, ValueHeads: 32, KeyDim: 128, ValueDim: 128}
+	heads, state := dense(tensor.F32, 1, 32), dense(tensor.F32, 32, 128*128)
+	before, behind := dense(act, 3, 8192), dense(act, 3, 8192)
+	behind.Ptr += 1 << 20
+	DeltaStep(q, dense(act, 1, 4096), DeltaStepMats{
+		X: dense(act, 1, 8192), Z: dense(act, 1, 4096), BA: dense(act, 1, 64), Taps: dense(tensor.F32, 8192, 4),
+		LogA: heads, DT: heads, Norm: dense(tensor.F32, 1, 128), From: state, To: state, FromInputs: before, Inputs: behind,
+	}, d, 1e-6)
+}
+
+func TestDeltaStepLaunches(t *testing.T) {
+	for _, act := range []tensor.DType{tensor.BF16, tensor.F32} {
+		checkModules(t, func(q Queue) { deltaStep(q, act) })
+	}
+}

@@ -22,7 +22,8 @@ func Overlap(l Launch) Launch {
 		return l
 	}
 	twin, ok := twins()[l.Kernel]
-	small := l.Grid[0] <= earlyBlocks || slices.Contains([]string{rowsModule, decodeModule, pairsModule, gemvModule, FinishModule}, l.Module)
+	always := []string{rowsModule, decodeModule, pairsModule, gemvModule, FinishModule, DeltaModule}
+	small := l.Grid[0] <= earlyBlocks || slices.Contains(always, l.Module)
 	if l.Module == ConvModule {
 		small = l.Grid[1] <= 1
 	}

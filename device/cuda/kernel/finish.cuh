@@ -3,11 +3,11 @@
 #include "apr.cuh"
 
 struct FinishArgs {
-    const void *x;              // [rows, heads·d + 2·kv·d]: q, k, v
-    void *q, *cache;            // [rows, heads·d]; [rows, 2·kv·d]: k, v
+    const void *x;              // [rows, heads·d + 2·kv·d]: q, k, v; with gates one behind each head of q
+    void *q, *gate, *cache;     // [rows, heads·d]; the same or zero; [rows, 2·kv·d]: k, v
     const float *q_norm, *k_norm; // [d]; zero: no norm
     const float *table;         // [positions, half, 2]: cosine, sine
-    i64 x_stride, q_stride, cache_stride;
+    i64 x_stride, q_stride, gate_stride, cache_stride;
     u32 rows, heads, kv, d, half; // half: pairs that turn
     u32 lanes;                  // of a head, a power of two
     u32 position;               // of the first row
@@ -21,16 +21,19 @@ APR_DEVICE void load8(float (&v)[8], const float *p) {
     widen(v, pack);
 }
 
-// A warp has a head of a row, a lane 8 of its values. Grid: (heads of q, k and v / 8, rows).
+// A warp has a head of a row, a lane 8 of its values. Grid: (heads of q, k, v and gates / 8, rows).
 APR_DEVICE void finish_heads(const FinishArgs &a) {
     let_next();
     wait_before();
     const u32 head = block() * 8 + warp(), row = block_y(), packs = a.d / 8, l = lane(), turning = a.half / 8;
-    if (head >= a.heads + 2 * a.kv) return;
+    const u32 all = a.heads + 2 * a.kv, place = !a.gate ? head : head < a.heads ? 2 * head : head < all ? head + a.heads : 2 * (head - all) + 1;
+    if (head >= (a.gate ? all + a.heads : all)) return;
     const bool live = l < packs, is_q = head < a.heads;
     Pack<bf16, 8> v = {};
-    if (live) load_pack(v, (const bf16 *)a.x + row * a.x_stride + (u64)head * a.d + 8 * l);
-    bf16 *to = is_q ? (bf16 *)a.q + row * a.q_stride + (u64)head * a.d : (bf16 *)a.cache + row * a.cache_stride + (u64)(head - a.heads) * a.d;
+    if (live) load_pack(v, (const bf16 *)a.x + row * a.x_stride + (u64)place * a.d + 8 * l);
+    bf16 *to = (bf16 *)a.cache + row * a.cache_stride + (u64)(head - a.heads) * a.d;
+    if (is_q) to = (bf16 *)a.q + row * a.q_stride + (u64)head * a.d;
+    if (head >= all) to = (bf16 *)a.gate + row * a.gate_stride + (u64)(head - all) * a.d;
     const float *norm = is_q ? a.q_norm : a.k_norm;
     float p[8], w[8];
     if (head < a.heads + a.kv && norm) {
