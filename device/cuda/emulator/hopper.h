@@ -123,9 +123,9 @@ template <int MORE> APR_DEVICE void start_scores(float (&s)[32], const u32 (&x)[
     }
 }
 
-// s += w·xᵀ, w of columns 32·J … 32·J + 31 of a panel.
-template <int J, int N> APR_DEVICE void start_tiles(float (&s)[N], const u32 (&w)[8], u64 x) {
-    const HostOperand right(x);
+// s += w·xᵀ, w of columns 32·J … 32·J + 31 of a panel at x.
+template <int J, int N> APR_DEVICE void start_tiles(float (&s)[N], const u32 (&w)[8], u32 x) {
+    const HostOperand right(operand(x));
     const HostPart p;
     float rows[2][32];
     left_rows(rows, w);

@@ -83,9 +83,9 @@ template <u32 BYTES, bool PARTIAL = false> struct TileRing {
     u8 *slots;
     u64 *filled;
     u32 turn = 0, parity = 0;
-    APR_METHOD TileRing(const TilesArgs &a, u8 *begin) {
-        slots = begin + warp() * a.stages * a.pitch, filled = (u64 *)(begin + a.warps * a.stages * a.pitch) + warp() * a.stages;
-        if (warp() < a.warps && lane() < a.stages) bulk_init(filled + lane(), 1);
+    APR_METHOD TileRing(const TilesArgs &a, u8 *begin, u32 warp) {
+        slots = begin + warp * a.stages * a.pitch, filled = (u64 *)(begin + a.warps * a.stages * a.pitch) + warp * a.stages;
+        if (warp < a.warps && lane() < a.stages) bulk_init(filled + lane(), 1);
         sync_warp();
     }
     APR_METHOD static u32 lead_of(const Tile &p, u32 span) { return size % align ? lead((u64)(p.w - p.part.w) + (u64)span * size) : 0; }

@@ -195,7 +195,7 @@ template <class C, int N> APR_DEVICE void sum_codes(const TilesArgs &a, const Ti
     const Spans s = spans_of(a);
     u32 span = s.first + warp() % a.split;
     const u32 buffers = a.chunk < s.end - s.first ? 2 : 1;
-    TileRing<C::bytes> ring(a, shared + buffers * a.chunk * (Chunk<N>::x_bytes + Chunk<N>::sum_bytes));
+    TileRing<C::bytes> ring(a, shared + buffers * a.chunk * (Chunk<N>::x_bytes + Chunk<N>::sum_bytes), warp());
     NO_UNROLL for (u32 i = 0; i < a.stages; i++)
         if (p.there && span + i * a.split < s.end) ring.fill(a, p, span + i * a.split, i);
     wait_before(); // blocks of W do not change

@@ -29,24 +29,25 @@ template <int N> APR_DEVICE void wait_products(float (&d)[4]) {
 }
 APR_DEVICE void named_sync(u32 number, u32 threads) { asm volatile("bar.sync %0, %1;" : : "r"(number), "r"(threads) : "memory"); }
 // start_tiles<J> starts s += w·xᵀ for the group's 64 rows of W and 8, 32 or 64 rows of x. w are the left operand's
-// registers, of columns 32·J … 32·J + 31 of a panel.
+// registers, of columns 32·J … 32·J + 31 of a panel, which begins at x: see operand of attention_hopper.cuh. A descriptor
+// is made of one register that changes, the same in all lanes as the compiler sees it.
 #define EIGHT(c, x) FOUR(c, x, 0), FOUR(c, x, 4)
 #define TILES_STEPS(n, sums, a0, a1, a2, a3, a4, a5, a6, a7, at, one) \
-    "{ .reg .pred on; .reg .b64 b; setp.ne.b32 on, %" #one ", 0; wgmma.fence.sync.aligned;\n" \
-    "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" sums "}, {%" #a0 ",%" #a1 ",%" #a2 ",%" #a3 "}, %" #at ", on, 1, 1, 0;\n" \
-    "add.s64 b, %" #at ", 2;\n" \
+    "{ .reg .pred on; .reg .b32 c; .reg .b64 b; setp.ne.b32 on, %" #one ", 0; mov.b64 b, {%" #at ", 0x40000040}; wgmma.fence.sync.aligned;\n" \
+    "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" sums "}, {%" #a0 ",%" #a1 ",%" #a2 ",%" #a3 "}, b, on, 1, 1, 0;\n" \
+    "add.u32 c, %" #at ", 2; mov.b64 b, {c, 0x40000040};\n" \
     "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" sums "}, {%" #a4 ",%" #a5 ",%" #a6 ",%" #a7 "}, b, on, 1, 1, 0;\n" END
-template <int J> APR_DEVICE void start_tiles(float (&s)[32], const u32 (&w)[8], u64 x) {
+template <int J> APR_DEVICE void start_tiles(float (&s)[32], const u32 (&w)[8], u32 x) {
     asm volatile(TILES_STEPS(64, REGISTERS_32, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41)
-        : CHANGES_32(s) : EIGHT("r", w), "l"(x + 4 * J), "r"(1) : "memory");
+        : CHANGES_32(s) : EIGHT("r", w), "r"((x >> 4) + 4 * J), "r"(1) : "memory");
 }
-template <int J> APR_DEVICE void start_tiles(float (&s)[16], const u32 (&w)[8], u64 x) {
+template <int J> APR_DEVICE void start_tiles(float (&s)[16], const u32 (&w)[8], u32 x) {
     asm volatile(TILES_STEPS(32, "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15", 16, 17, 18, 19, 20, 21, 22, 23, 24, 25)
-        : SIXTEEN("+f", s, 0) : EIGHT("r", w), "l"(x + 4 * J), "r"(1) : "memory");
+        : SIXTEEN("+f", s, 0) : EIGHT("r", w), "r"((x >> 4) + 4 * J), "r"(1) : "memory");
 }
-template <int J> APR_DEVICE void start_tiles(float (&s)[4], const u32 (&w)[8], u64 x) {
+template <int J> APR_DEVICE void start_tiles(float (&s)[4], const u32 (&w)[8], u32 x) {
     asm volatile(TILES_STEPS(8, "%0,%1,%2,%3", 4, 5, 6, 7, 8, 9, 10, 11, 12, 13)
-        : FOUR("+f", s, 0) : EIGHT("r", w), "l"(x + 4 * J), "r"(1) : "memory");
+        : FOUR("+f", s, 0) : EIGHT("r", w), "r"((x >> 4) + 4 * J), "r"(1) : "memory");
 }
 #endif
 
@@ -111,11 +112,10 @@ template <int N> struct Halves {
     APR_METHOD Halves(u8 *first, u8 *after) : begin(shared_address(first)), barriers(shared_address(after)) {}
     // init is of one thread, before a barrier of the block.
     APR_METHOD void init(const TilesArgs &a) const {
-        NO_UNROLL for (u32 i = 0; i < a.chunk; i++) barrier_init(barriers + 8 * i, X_THREADS), barrier_init(barriers + 8 * (a.chunk + i), a.warps);
+        NO_UNROLL for (u32 i = 0; i < a.chunk; i++) barrier_init(barriers + 16 * i, X_THREADS), barrier_init(barriers + 16 * i + 8, a.warps);
     }
-    APR_METHOD u32 there() const { return barriers + 8 * slot; }
-    APR_METHOD u32 read(const TilesArgs &a) const { return barriers + 8 * (a.chunk + slot); }
-    APR_METHOD u32 read_before(const TilesArgs &a) const { return barriers + 8 * (a.chunk + (slot == 0 ? a.chunk : slot) - 1); }
+    APR_METHOD u32 there() const { return barriers + 16 * slot; }
+    APR_METHOD u32 read() const { return there() + 8; }
     APR_METHOD u32 place() const { return begin + slot * size; }
     APR_METHOD void next(const TilesArgs &a) {
         if (++slot == a.chunk) slot = 0, parity ^= 1;
@@ -167,7 +167,7 @@ template <bool HALVES, bool PARTIAL, int N> APR_DEVICE void bring(const TilesArg
     const u32 n = 2 * (s.end - s.first);
     NO_UNROLL for (u32 i = 0; i <= n; i++) {
         if (i < n) {
-            barrier_wait(filled.read(a), filled.parity ^ 1);
+            barrier_wait(filled.read(), filled.parity ^ 1);
             mine.fill(a, filled.place(), s.first + i / 2, i & 1);
             filled.next(a);
         }
@@ -180,13 +180,16 @@ template <bool HALVES, bool PARTIAL, int N> APR_DEVICE void bring(const TilesArg
     }
 }
 
-// multiply_wide starts the products of a span, whose last are under way when it returns. first: none were started before.
+// multiply_wide starts the products of a span, whose last are under way when it returns. before is the barrier of the half
+// before, which has been read once the first of this span are under way; 0: there was none.
 template <class D, int N>
-APR_DEVICE void multiply_wide(const TilesArgs &a, float (&acc)[4 * N], Halves<N> &x, const u8 *w, u32 groups, bool first) {
+APR_DEVICE void multiply_wide(const TilesArgs &a, float (&acc)[4 * N], Halves<N> &x, u32 &before, const u8 *w, u32 groups) {
     const u32 g = lane() >> 2, t = lane() & 3;
     const SpanScales<D> of(w, g, t, groups);
     u32 rows[2][8];
+    u32 half = 0;
     UNROLL for (u32 k = 0; k < 4; k++) {
+        if (k % 2 == 0) half = shfl(x.place(), 0);
         Words q[2][4];
         UNROLL for (u32 r = 0; r < 2; r++) D::words(q[r], w, g + 8 * r, t, groups); // of which unit k is used
         UNROLL for (u32 j = 0; j < 2; j++) {
@@ -194,25 +197,28 @@ APR_DEVICE void multiply_wide(const TilesArgs &a, float (&acc)[4 * N], Halves<N>
                 UNROLL for (u32 r = 0; r < 2; r++) of.decode(rows[j][4 * i + r], rows[j][4 * i + 2 + r], q[r][k].w[2 * j + i], k, r);
             const bool begins = k % 2 == 0 && j == 0; // a half
             if (begins) barrier_wait(x.there(), x.parity);
-            const u64 panel = operand(x.place() + k % 2 * x.panel);
-            if (j == 0) start_tiles<0>(acc, rows[j], panel);
-            else start_tiles<1>(acc, rows[j], panel);
+            if (j == 0) start_tiles<0>(acc, rows[j], half + k % 2 * x.panel);
+            else start_tiles<1>(acc, rows[j], half + k % 2 * x.panel);
             wait_products<1>(acc);
-            if (begins && !(first && k == 0) && lane() == 0) barrier_arrive(x.read_before(a)); // its products are complete
+            if (begins) {
+                if (before && lane() == 0) barrier_arrive(before); // its products are complete
+                before = x.read();
+            }
         }
         if (k % 2 == 1) x.next(a);
     }
 }
 
 // sum_wide adds up the block's spans. rings is where those of W begin.
-template <class D, int N> APR_DEVICE void sum_wide(const TilesArgs &a, const Tile &p, u8 *rings, Halves<N> x, float (&acc)[4 * N]) {
+template <class D, int N> APR_DEVICE void sum_wide(const TilesArgs &a, u32 own, const Tile &p, u8 *rings, Halves<N> x, float (&acc)[4 * N]) {
     const Spans s = spans_of(a);
-    TileRing<D::bytes, D::partial> ring(a, rings);
+    TileRing<D::bytes, D::partial> ring(a, rings, own);
     NO_UNROLL for (u32 i = 0; i < a.stages; i++)
         if (p.there && s.first + i < s.end) ring.fill(a, p, s.first + i, i);
+    u32 before = 0;
     NO_UNROLL for (u32 span = s.first; span < s.end; span++) {
         const u32 groups = D::partial ? (u32)min_of(8, a.cols / 32 - 8 * span) : 8;
-        multiply_wide<D, N>(a, acc, x, ring.wait(a, p, span), groups, span == s.first);
+        multiply_wide<D, N>(a, acc, x, before, ring.wait(a, p, span), groups);
         ring.advance(a, p, span + a.stages, span + a.stages < s.end);
     }
     wait_products<0>(acc);
@@ -227,10 +233,10 @@ template <int N, bool K> APR_DEVICE void gemm_tiles_wide(const TilesArgs &a) {
     const Halves<N> x(shared, rings + a.warps * a.stages * (a.pitch + 8));
     if (thread() == 0) x.init(a);
     sync_block();
-    int own = (int)warp();
+    int own = (int)shfl(warp(), 0); // the warp's, as the compiler sees it
     Tile p = tile_of(a, own, a.warps);
     const u32 type = p.part.type;
-    if (shfl(warp(), 0) >= a.warps) {
+    if ((u32)own >= a.warps) {
         shrink_registers<40>();
         wait_before();
         if (type == 2) return bring<true, false>(a, shared, x);
@@ -239,13 +245,13 @@ template <int N, bool K> APR_DEVICE void gemm_tiles_wide(const TilesArgs &a) {
     grow_registers<88>();
     float acc[4 * N] = {};
     if constexpr (K) {
-        if (type == 0) sum_wide<Decoded<RowsQ4K>>(a, p, rings, x, acc);
-        else if (type == 1) sum_wide<Decoded<RowsQ5K>>(a, p, rings, x, acc);
-        else sum_wide<Decoded<RowsQ6K>>(a, p, rings, x, acc);
+        if (type == 0) sum_wide<Decoded<RowsQ4K>>(a, own, p, rings, x, acc);
+        else if (type == 1) sum_wide<Decoded<RowsQ5K>>(a, own, p, rings, x, acc);
+        else sum_wide<Decoded<RowsQ6K>>(a, own, p, rings, x, acc);
     } else {
-        if (type == 3) sum_wide<Decoded<RowsOfGroups<GroupQ8_0>>>(a, p, rings, x, acc);
-        else if (type == 4) sum_wide<Decoded<RowsOfGroups<GroupQ4_0>>>(a, p, rings, x, acc);
-        else sum_wide<Decoded<RowsOfGroups<GroupQ5_0>>>(a, p, rings, x, acc);
+        if (type == 3) sum_wide<Decoded<RowsOfGroups<GroupQ8_0>>>(a, own, p, rings, x, acc);
+        else if (type == 4) sum_wide<Decoded<RowsOfGroups<GroupQ4_0>>>(a, own, p, rings, x, acc);
+        else sum_wide<Decoded<RowsOfGroups<GroupQ5_0>>>(a, own, p, rings, x, acc);
     }
     opaque(own); // the tile is found again, not kept in registers that products lack
     p = tile_of(a, own, a.warps);
