@@ -3,6 +3,7 @@ package distill
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -216,11 +217,28 @@ func TestTeacherThatIsSwitchedOnLate(t *testing.T) {
 			slices.Reverse(v)
 		}
 	}, 8)
+	louderStranger := louder(t, func(name string, _ int, v []float32) {
+		if strings.HasSuffix(name, "down_proj.weight") {
+			slices.Reverse(v)
+		}
+	}, 8)
 	shares := func(own float64) func(*Config) {
 		return func(c *Config) {
 			c.Teacher, c.Ensemble = stranger, Ensemble{More: []string{c.Teacher}, Weights: []float64{1 - own, own}}
 		}
 	}
+	routed := func(others, data string, routes ...Route) func(*Config) {
+		return func(c *Config) {
+			c.Teacher, c.Data, c.Ensemble = others, []string{data}, Ensemble{Routes: routes, Default: true}
+		}
+	}
+	equal := func(data string) func(*Config) {
+		return func(c *Config) {
+			c.Teacher, c.Data, c.Ensemble = stranger, []string{data}, Ensemble{More: []string{c.Teacher}}
+		}
+	}
+	const copied = "../testdata/models/gosrc"
+	mixed, code := documents(t, "code", "prose"), documents(t, "code", "code")
 	for name, x := range map[string]struct {
 		begin, before, after func(*Config)
 		agrees               bool
@@ -228,6 +246,11 @@ func TestTeacherThatIsSwitchedOnLate(t *testing.T) {
 		"alpha":            {from(near), off, func(*Config) {}, true},
 		"alpha, a new one": {func(*Config) {}, off, func(*Config) {}, false},
 		"weights":          {from(near), shares(0.1), shares(0.95), true},
+		"a source of the teacher's own": {from(near), routed(copied, code, Route{"code", stranger}),
+			routed(copied, mixed, Route{"code", stranger}), true},
+		"routes instead of a mixture": {from(near), equal(mixed), routed(stranger, mixed, Route{"prose", copied}), true},
+		"a source of a stranger's": {from(near), routed(stranger, code, Route{"code", louderStranger}),
+			routed(stranger, mixed, Route{"code", louderStranger}), false},
 	} {
 		contracttest.Cases(t, 1)
 		whole := tinyConfig(t)
@@ -251,6 +274,40 @@ func TestTeacherThatIsSwitchedOnLate(t *testing.T) {
 			t.Errorf("%s: messages %q", name, said)
 		}
 	}
+}
+
+// What a run goes on with is another teacher if weights of a teacher changed, one teaches that did not, or shares did.
+func TestOtherTeacher(t *testing.T) {
+	for d, want := range map[string]bool{
+		"inputs.teacher was a, is b": true, "inputs.teacher_2 was not recorded, is b": true,
+		"inputs.teacher_cache was a, is b": false, "inputs.student was a, is b": false, "inputs.data was a, is b": false,
+		"alpha was 0, is 0.5": true, "alpha was 0.5, is 0": false, "alpha was 0.5, is 0.9": false,
+		"teacher_weights.0 was 0.9, is 0.1": true, "teacher_weights was <nil>, is [0.1 0.9]": true,
+		"trained_routes was not recorded, is [0 9]": true, "trained_routes.2 was not recorded, is 9": true,
+		"trained_routes.0 was 0, is 9":  true,
+		"trained_routes.0 was 10, is 9": false, "trained_routes was [1 2], is not known": false,
+		"learning_rate was 1, is 2": false, "trained_ids was a, is b": false,
+	} {
+		if otherTeacher([]string{"seed was 1, is 2", d}) != want {
+			t.Errorf("%s: %v", d, !want)
+		}
+		contracttest.Cases(t, 1)
+	}
+}
+
+// documents writes data whose documents come from two sources in turn.
+func documents(t *testing.T, first, second string) string {
+	t.Helper()
+	var all strings.Builder
+	for i := range 40 {
+		fmt.Fprintf(&all, `{"source": %q, "text": "func f%d(a int) int {\n\treturn f%d(a-1) + a*%d\n}\n"}`+"\n",
+			[]string{first, second}[i%2], i, i, i)
+	}
+	path := filepath.Join(t.TempDir(), "documents.jsonl")
+	if err := os.WriteFile(path, []byte(all.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
 }
 
 // ofFrame is a new student of the teacher's hidden size, layers, heads and head size.
