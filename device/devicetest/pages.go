@@ -31,13 +31,26 @@ func pageCases() []Case {
 	}
 	long := device.Paged{Heads: 2, KVHeads: 1, HeadDim: 16}
 	odd := device.Paged{Heads: 1, KVHeads: 1, HeadDim: 20, Cap: 2}
+	wide := device.Paged{Heads: 2, KVHeads: 1, HeadDim: 128, Cap: 3}
+	many := device.Paged{Heads: 18, KVHeads: 2, HeadDim: 64}
+	all = append(all, both("pages/keys of several blocks, wide heads",
+		func(l *lab) { checkPages(l, wide, 1, []int{797, 31, 160, 340}) })...)
+	all = append(all, both("pages/nine queries of a key",
+		func(l *lab) { checkPages(l, many, 0, []int{37, 5}) })...)
 	all = append(all, both("pages/keys of several blocks",
 		func(l *lab) { checkPages(l, long, 1, []int{769, 2000, 5, 768}) })...)
 	all = append(all, both("pages/keys of several blocks, odd heads",
 		func(l *lab) { checkPages(l, odd, 0, []int{1600, 3}) })...)
-	return append(all, Case{Name: "pages/a row alone has the bits that it has among others", check: checkPagesAlone},
-		Case{Name: "pages/rows that are put", check: checkPutRows},
-		Case{Name: "pages/keys that are not there", check: checkPagesOutside})
+	for _, d := range []int{8, 64} {
+		all = append(all, Case{
+			Name:  fmt.Sprintf("pages/a row alone has the bits that it has among others, heads of %d", d),
+			check: func(l *lab) { checkPagesAlone(l, d) },
+		}, Case{
+			Name:  fmt.Sprintf("pages/keys that are not there, heads of %d", d),
+			check: func(l *lab) { checkPagesOutside(l, d) },
+		})
+	}
+	return append(all, Case{Name: "pages/rows that are put", check: checkPutRows})
 }
 
 // pager returns the stream as one, nil if the device says that it is none.
@@ -123,12 +136,12 @@ func checkPages(l *lab, a device.Paged, sink float64, keys []int) {
 }
 
 // checkPagesAlone: a row's bits are the same alone, with other places in pages, and beside a row of many keys.
-func checkPagesAlone(l *lab) {
+func checkPagesAlone(l *lab, d int) {
 	s := l.pager()
 	if s == nil {
 		return
 	}
-	a := device.Paged{Heads: 2, KVHeads: 1, HeadDim: 32}
+	a := device.Paged{Heads: 2, KVHeads: 1, HeadDim: d}
 	own := []int{13, 900, 5}
 	keys := append(slices.Clone(own), 2500)
 	q := l.random(len(keys), a.Heads*a.HeadDim, 1)
@@ -188,17 +201,17 @@ func checkPutRows(l *lab) {
 }
 
 // checkPagesOutside: a key, an entry or a number that is not there is an error of the stream.
-func checkPagesOutside(l *lab) {
+func checkPagesOutside(l *lab, d int) {
 	s := l.pager()
 	if s == nil || l.dev.Info().Kind == "dry" {
 		return
 	}
-	a := device.Paged{Heads: 1, KVHeads: 1, HeadDim: 8, Most: 3}
+	a := device.Paged{Heads: 1, KVHeads: 1, HeadDim: d, Most: 3}
 	for _, c := range [][3][]int{
 		{{0, 1, 6}, {0}, {3}}, {{0, -1, 2}, {0}, {3}}, {{0, 1, 2}, {1}, {3}}, {{0, 1, 2, 3, 4}, {0}, {4}},
 		{{0, 1, 2}, {-1}, {2}},
 	} {
-		q, kv, o := l.in(l.act, l.random(1, 8, 1)), l.in(l.act, l.random(6, 8, 1)), l.out(l.act, 1, 8)
+		q, kv, o := l.in(l.act, l.random(1, d, 1)), l.in(l.act, l.random(6, d, 1)), l.out(l.act, 1, d)
 		a.Table, a.First, a.Keys = l.ids(c[0]), l.ids(c[1]), l.ids(c[2])
 		s.AttendPages(o, q, kv, kv, a)
 		if _, err := l.s.Wait(context.Background()); fault.KindOf(err) != fault.Invalid {

@@ -1,14 +1,21 @@
 package kernel
 
 import (
+	"fmt"
 	"math"
 	"unsafe"
 
 	"apr/device"
+	"apr/tensor"
 )
 
 // PagesModule has the kernels of AttendPages.
 const PagesModule = "attention_pages"
+
+const pagesQueries = 8 // query heads of a block of pages_tiles
+
+// pagesWarps are those of a block of pages_tiles, by columns of a head.
+var pagesWarps = map[int]int{64: 8, 128: 6, 256: 4}
 
 // pagesArgs is struct PagesArgs of attention_pages.cu.
 type pagesArgs struct {
@@ -26,8 +33,10 @@ var _ [168]byte = [unsafe.Sizeof(pagesArgs{})]byte{}
 // [pool, KVHeads·d]; all float32 or all bfloat16. Sums are float32. A row of more than decodeShare keys is cut into as
 // many shares as its own number of keys says, which a second kernel joins, so that no row's bits depend on another's.
 //
-// Bytes moved: those of the keys and values that rows see, once for each query head of a group (the second-level cache
-// has most of them), and those of q and o.
+// Heads of 64, 128 or 256 columns in bfloat16 are multiplied by tensor cores, for which weights are rounded to bfloat16.
+//
+// Bytes moved: those of q and o, and those of the keys and values that rows see; by tensor cores once for eight query heads
+// of a group, else once for each (the second-level cache has most of them).
 func AttendPages(queue Queue, o, q, k, v, table, first, keys, sinks Mat, a device.Paged) {
 	n := q.Rows
 	if n == 0 {
@@ -47,13 +56,9 @@ func AttendPages(queue Queue, o, q, k, v, table, first, keys, sinks Mat, a devic
 		args := newPages(queue, o.rows(lo, hi), q.rows(lo, hi), k, v, table, a)
 		args.first, args.keys = first.Ptr+uint64(4*lo), keys.Ptr+uint64(4*lo)
 		args.sinks, args.part, args.splits = sinks.Ptr, part, int32(splits)
-		name, block := PagesModule, 256
-		if a.HeadDim <= 256 && packWidth(a.HeadDim, q, k, v) != 1 {
-			name, block = name+"_packs", 512
-		}
-		args.start(queue, name+plainSuffix(q.Type), splits, block)
+		args.attend(queue, q, k, v)
 		if splits > 1 {
-			args.start(queue, PagesModule+"_join"+plainSuffix(q.Type), 1, 256)
+			args.start(queue, PagesModule+"_join"+plainSuffix(q.Type), [3]int{a.Heads, hi - lo, 1}, 256)
 		}
 	}
 }
@@ -72,10 +77,21 @@ func newPages(queue Queue, o, q, k, v, table Mat, a device.Paged) *pagesArgs {
 	}
 }
 
-// start queues a launch over heads, rows and shares.
-func (a *pagesArgs) start(q Queue, name string, shares, block int) {
-	q.Launch(Launch{
-		Module: PagesModule, Kernel: name, Grid: [3]int{int(a.heads), int(a.rows), shares}, Block: block,
-		Args: unsafe.Pointer(a),
-	})
+// attend queues the launch over heads, rows and shares.
+func (a *pagesArgs) attend(queue Queue, q, k, v Mat) {
+	d, grid := int(a.d), [3]int{int(a.heads), int(a.rows), int(a.splits)}
+	packs := d <= 256 && packWidth(d, q, k, v) != 1
+	switch warps := pagesWarps[d]; {
+	case packs && warps > 0 && q.Type == tensor.BF16:
+		grid[0] = int(a.kvHeads) * ceil(int(a.heads/a.kvHeads), pagesQueries)
+		a.start(queue, fmt.Sprintf("%s_tiles_%d", PagesModule, d), grid, 32*warps)
+	case packs:
+		a.start(queue, PagesModule+"_packs"+plainSuffix(q.Type), grid, 512)
+	default:
+		a.start(queue, PagesModule+plainSuffix(q.Type), grid, 256)
+	}
+}
+
+func (a *pagesArgs) start(q Queue, name string, grid [3]int, block int) {
+	q.Launch(Launch{Module: PagesModule, Kernel: name, Grid: grid, Block: block, Args: unsafe.Pointer(a)})
 }
