@@ -62,7 +62,7 @@ func (s *Stream) ArgMax(ids, best, x device.Tensor) {
 
 var _ device.NextDrawer = (*Stream)(nil)
 
-// DrawNext draws an id of each row, in one launch: see device.NextDrawer.
+// DrawNext draws an id of each row: see device.NextDrawer.
 func (s *Stream) DrawNext(ids, out, x, never, keys, limits device.Tensor) {
 	device.CheckDrawNext(ids, out, x, never, keys, limits)
 	if o := s.begin("DrawNext", ids, out, x, never, keys, limits); o != nil {

@@ -15,7 +15,8 @@ func nextLimits(cols int) []ref.NextLimits {
 	return []ref.NextLimits{
 		{T: .8, P: .95}, {T: 1}, {T: 2}, {T: .8, P: .9, K: 20}, {T: 3, K: 3}, {T: .25, P: .3},
 		{T: 4, P: .6, K: float64(cols)},
-		{T: 1, P: 1, K: 1}, {T: 1.3, P: .999}, {T: 2.5, P: .55, K: 9}, {T: 1, P: 1e-9}, {T: 5, P: .5, K: 1 << 20},
+		{T: 1, P: 1, K: 1}, {T: .25, P: .3, K: float64(3 * cols / 4)},
+		{T: 1.3, P: .999}, {T: 2.5, P: .55, K: 9}, {T: 1, P: 1e-9}, {T: 5, P: .5, K: 1 << 20},
 	}
 }
 
