@@ -33,10 +33,10 @@ var _ [168]byte = [unsafe.Sizeof(pagesArgs{})]byte{}
 // [pool, KVHeads·d]; all float32 or all bfloat16. Sums are float32. A row of more than decodeShare keys is cut into as
 // many shares as its own number of keys says, which a second kernel joins, so that no row's bits depend on another's.
 //
-// Heads of 64, 128 or 256 columns in bfloat16 are multiplied by tensor cores, for which weights are rounded to bfloat16.
+// Heads of 64, 128 or 256 columns in bfloat16 go through tensor cores, for which weights are rounded to bfloat16.
 //
-// Bytes moved: those of q and o, and those of the keys and values that rows see; by tensor cores once for eight query heads
-// of a group, else once for each (the second-level cache has most of them).
+// Bytes moved: those of q and o, and those of the keys and values that rows see; by tensor cores once for eight query
+// heads of a group, else once for each (the second-level cache has most of them).
 func AttendPages(queue Queue, o, q, k, v, table, first, keys, sinks Mat, a device.Paged) {
 	n := q.Rows
 	if n == 0 {

@@ -25,17 +25,17 @@ const (
 
 // DrawNext writes the column of the largest x[r,i] + never[i] + g(keys[r], i) of each row to ids [n,1] int32, g being
 // Gumbel's numbers of device.NextDrawer, and the column and ln softmax(x) there to out [n,2] float32: NaN if the row
-// has NaN or +∞. x [n,V] float32, never [1,V] float32 or zero, keys [2n,1] int32. Scores are rounded to float32: the id
-// that is drawn may have a score that is 1e-5 below the largest. Bytes moved: x once; never is read again for each row,
-// and comes from the cache.
+// has NaN or +∞. x [n,V] float32, never [1,V] float32 or zero, keys [2n,1] int32. Scores are rounded to float32: the
+// id that is drawn may have a score that is 1e-5 below the largest. Bytes moved: x once; never is read again for each
+// row, and comes from the cache.
 //
-// limits [n,3] float32, if not zero, are T, p and k of device.NextDrawer. A row without limits has the same bits as with
-// none. One with a p or a k reads x once more to learn whether they leave the best column, and twice if they do not;
+// limits [n,3] float32, if not zero, are T, p and k of device.NextDrawer. A row without limits has the same bits as
+// with none. One with a p or a k reads x once more to learn whether they leave the best column, and twice if they do not;
 // twice again for every further column that they do not leave, and with both, up to twelve times for the weight of the
 // first k. All but the first reading of 600 KB a row come from the second cache.
 //
-// Rows are cut into parts of drawPart columns, a block each, until two columns have been looked at; one block a row does
-// what remains, which for most rows is to write what was found. How sums are cut depends on V alone. By operations, 40
+// Rows are cut into parts of drawPart columns, a block each, until two columns have been looked at; one block a row
+// does what remains, which for most rows is to write what was found. How sums are cut depends on V alone. By operations, 40
 // a logit where scores are and 15 elsewhere, 64 rows of 151,936 logits take an H200 at 1.7 GHz 20 and 7 µs.
 func DrawNext(q Queue, ids, out, x, never, keys, limits Mat) {
 	need(x.Type == tensor.F32 && ids.Rows == x.Rows && x.Cols > 0 && x.Cols < 1<<24, "DrawNext", "shapes differ")
