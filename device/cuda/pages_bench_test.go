@@ -46,7 +46,8 @@ func BenchmarkAttendPages(b *testing.B) {
 			b.ResetTimer()
 			for i := range b.N {
 				p := pages[i%layers]
-				o, x, k, v := q.RowRange(0, c.rows), q.RowRange(c.rows, 2*c.rows), p.ColRange(0, kv*dim), p.ColRange(kv*dim, 2*kv*dim)
+				o, x := q.RowRange(0, c.rows), q.RowRange(c.rows, 2*c.rows)
+				k, v := p.ColRange(0, kv*dim), p.ColRange(kv*dim, 2*kv*dim)
 				s.(device.Pager).AttendPages(o, x, k, v, device.Paged{
 					Heads: heads, KVHeads: kv, HeadDim: dim, Table: table, First: first, Keys: keys, Most: c.keys,
 				})
