@@ -112,40 +112,102 @@ APR_DEVICE void finish_gate(const TilesArgs &a, const Column &gate, const Column
     store((bf16 *)a.product + token * a.product_stride + gate.at, gated<bf16>(of_gate, of_up));
 }
 
+// Columns are up to four columns of y, of the product or of sums that a lane writes; whole: as one store.
+struct Columns {
+    i64 at;
+    u32 count;
+    bool whole;
+    APR_METHOD Columns(const void *p, u32 size, i64 first, u32 n, i64 stride) : at(first), count(n) {
+        whole = n == 4 && ((u64)p / size + first) % 4 == 0 && stride % 4 == 0;
+    }
+    APR_METHOD void write(bf16 *p, const float (&v)[4]) const {
+        if (whole) *(u32x2 *)p = u32x2{pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3])};
+        else
+            UNROLL for (u32 i = 0; i < 4; i++)
+                if (i < count) p[i] = to_bf16(v[i]);
+    }
+    APR_METHOD void write(float *p, const float (&v)[4]) const {
+        if (whole) store16(p, u32x4{bits(v[0]), bits(v[1]), bits(v[2]), bits(v[3])});
+        else
+            UNROLL for (u32 i = 0; i < 4; i++)
+                if (i < count) p[i] = v[i];
+    }
+};
+
+// ColumnsOfY writes them as Column writes one.
+struct ColumnsOfY : Columns {
+    float bias[4];
+    APR_METHOD ColumnsOfY(const TilesArgs &a, u32 first, u32 n) : Columns(a.y, a.flags & 2 ? 4 : 2, first, n, a.y_stride) {
+        UNROLL for (u32 i = 0; i < 4; i++) bias[i] = a.bias && i < n ? a.bias[first + i] : -0.0f; // −0 changes no sum
+    }
+    // put leaves in v what is stored.
+    APR_METHOD void put(const TilesArgs &a, u32 token, float (&v)[4]) const {
+        const i64 to = token * a.y_stride + at;
+        UNROLL for (u32 i = 0; i < 4; i++) v[i] += bias[i];
+        if (a.flags & 1)
+            UNROLL for (u32 i = 0; i < 4; i++)
+                if (i < count) v[i] += a.flags & 2 ? ((const float *)a.y)[to + i] : from_bf16(((const bf16 *)a.y)[to + i]);
+        if (a.flags & 2) {
+            if (!(a.flags & 4)) write((float *)a.y + to, v);
+            return;
+        }
+        if (!(a.flags & 4)) write((bf16 *)a.y + to, v);
+        UNROLL for (u32 i = 0; i < 4; i++) v[i] = from_bf16(to_bf16(v[i]));
+    }
+};
+
 // finish_tiles writes what a block has summed to y, or leaves it for tiles_join. Value v of a lane is of row g +
 // 8·(v/2) of its warp's tile and token 2t + v%2 of eight; `split` warps that stand together have parts of a tile's
-// sums. Sums go through shared memory, where warps see each other's and sixteen lanes find a token's 16 rows side by
-// side, and are written in a loop: unrolled over a lane's sums it was 4,000 instructions, which came slower than the
-// products were made.
+// sums. Sums go through shared memory, where warps see each other's and four lanes find a token's 16 rows side by side,
+// and are written in a loop: unrolled over a lane's sums it was 4,000 instructions, which came slower than the products
+// were made.
 template <int N, class Sync>
 APR_DEVICE void finish_tiles(const TilesArgs &a, const Tile &p, u32 split, u8 *shared, const float (&acc)[N][4], Sync sync) {
     constexpr u32 pitch = TILE + 4, size = 8 * N * pitch; // lanes of a warp write to different banks
     float *const own = (float *)shared + warp() * size;
-    const u32 g = lane() >> 2, t = lane() & 3, row = lane() % TILE, of_part = TILE * p.tile + row;
+    const u32 g = lane() >> 2, t = lane() & 3, of_part = TILE * p.tile + 4 * t;
     sync(); // the last stage has been read
     UNROLL for (u32 i = 0; i < 4 * N; i++)
         if (p.there) own[(i / 4 * 8 + 2 * t + (i & 1)) * pitch + g + 8 * (i >> 1 & 1)] = acc[i / 4][i % 4];
     sync();
     if (!p.there || of_part >= p.part.rows) return;
+    const u32 count = (u32)min_of(4, p.part.rows - of_part);
     const u32 together = a.product ? 2 * split : split, n = warp() % together; // warps that write the same sums, in turns
-    const float *from = own - n * size + row;
+    const float *from = own - n * size + 4 * t;
+    struct Four { float v[4]; };
     auto total = [&](u32 token, u32 first) {
-        float v = from[first * size + token * pitch];
-        NO_UNROLL for (u32 i = 1; i < split; i++) v += from[(first + i) * size + token * pitch];
-        return v;
+        Four sum;
+        const float *q = from + first * size + token * pitch;
+        u32x4 v = load16(q);
+        UNROLL for (u32 i = 0; i < 4; i++) sum.v[i] = from_bits(v[i]);
+        NO_UNROLL for (u32 part = 1; part < split; part++) {
+            v = load16(q += size);
+            UNROLL for (u32 i = 0; i < 4; i++) sum.v[i] += from_bits(v[i]);
+        }
+        return sum;
     };
-    const u32 begin = 2 * n + lane() / TILE, step = 2 * together;
+    const u32 begin = 8 * n + g, step = 8 * together;
     if (a.shares > 1) {
         const u32 first = n / split * split;
-        float *to = a.sums + (i64)block_y() * a.tokens * a.width + p.part.first + of_part;
-        UNROLL_8 for (u32 token = begin % (2 * split); token < a.tokens; token += 2 * split) to[token * (i64)a.width] = total(token, first);
+        const Columns columns(a.sums, 4, p.part.first + of_part, count, a.width);
+        float *to = a.sums + (i64)block_y() * a.tokens * a.width + columns.at;
+        NO_UNROLL for (u32 token = begin % (8 * split); token < a.tokens; token += 8 * split)
+            columns.write(to + token * (i64)a.width, total(token, first).v);
     } else if (!a.product) {
-        const Column column(a, p.part.first + of_part);
-        NO_UNROLL for (u32 token = begin; token < a.tokens; token += step) column.put(a, token, total(token, 0));
+        const ColumnsOfY columns(a, p.part.first + of_part, count);
+        NO_UNROLL for (u32 token = begin; token < a.tokens; token += step) {
+            Four sum = total(token, 0);
+            columns.put(a, token, sum.v);
+        }
     } else {
-        const Column gate(a, of_part), up(a, a.part[1].first + of_part);
-        NO_UNROLL for (u32 token = begin; token < a.tokens; token += step)
-            finish_gate(a, gate, up, token, total(token, 0), total(token, split));
+        const ColumnsOfY gate(a, of_part, count), up(a, a.part[1].first + of_part, count);
+        const Columns product(a.product, 2, of_part, count, a.product_stride);
+        NO_UNROLL for (u32 token = begin; token < a.tokens; token += step) {
+            Four z = total(token, 0), u = total(token, split);
+            gate.put(a, token, z.v), up.put(a, token, u.v);
+            UNROLL for (u32 i = 0; i < 4; i++) z.v[i] = gated<bf16>(z.v[i], u.v[i]);
+            product.write((bf16 *)a.product + token * a.product_stride + of_part, z.v);
+        }
     }
 }
 

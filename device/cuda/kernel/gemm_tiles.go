@@ -30,16 +30,15 @@ const (
 	tilesSums   = MaxScratch / 2
 )
 
-// What the cut of a product is chosen by, in cycles of a multiprocessor of an H200. Those of products by values are
-// counted, not measured.
+// What the cut of a product is chosen by, in cycles of a multiprocessor of an H200.
 const (
 	tilesBegin  = 4000 // until the first span is there
 	tilesJoin   = 5000 // a launch of tiles_join
 	tilesBytes  = 18   // that come in, each cycle
-	wideDecode  = 600  // a span of a tile: its codes, for each warp of a scheduler
-	wideProduct = 64   // of a span of four tiles by a warpgroup with 8 rows of x
-	wideAlone   = 1200 // a span, codes alone, however few warps there are
-	wideBring   = 190  // a span of 8 rows of x
+	wideDecode  = 750  // a span of a tile: its codes, for each warp of a scheduler
+	wideProduct = 32   // and its products with 8 rows of x
+	wideAlone   = 1700 // a span, however few warps there are
+	wideBring   = 100  // a span of 8 rows of x
 )
 
 // tilesPart is struct TilesPart of gemm_tiles.cuh.
@@ -256,8 +255,8 @@ func ringPitch(size int) int {
 
 // span is how long a span takes, of tiles of `size` bytes.
 func (s tilesShape) span(size int) float64 {
-	busy := s.warps / 4 * max(wideDecode, wideProduct*s.columns)
-	return float64(max(s.warps*size/tilesBytes, wideAlone+wideProduct*s.columns, wideBring*s.columns, busy))
+	busy := s.warps / 4 * (wideDecode + wideProduct*s.columns)
+	return float64(max(s.warps*size/tilesBytes, wideAlone, wideBring*s.columns, busy))
 }
 
 // cut is what the shape of a product depends on.

@@ -60,15 +60,21 @@ template <class B> struct Decoded : InTile<B> {
     static constexpr u32 top = 0x43000000, pick = 0x7044, step = 0x100;
     APR_METHOD static u32 place(u32 w, u32) { return w; }
 };
-template <> struct Decoded<RowsQ4K> : InTile<RowsQ4K> { // units 2 and 3 are high nibbles
+template <> struct Decoded<RowsQ4K> : InTile<RowsQ4K> {
     static constexpr float base = 32; // of twice a code, with half its scale: as 16 + q it would need a bit of the exponent in each byte
     static constexpr u32 top = 0x42000000, pick = 0x7044, step = 0x100;
-    APR_METHOD static u32 place(u32 w, u32 k) { return k < 2 ? w << 3 : w >> 1; }
+    APR_METHOD static u32 place(u32 w, u32) { return w << 3; }
     APR_METHOD static void scales(float (&s)[4], float (&off)[4], const u8 *span, u32 row, u32 t, u32) {
         pair_scales(s, off, load16(InTile<RowsQ4K>::of(span, row, 8)), t);
-        s[0] *= 0.5f, s[1] *= 0.5f;
+        s[0] *= 0.5f, s[1] *= 1048576; // 2²⁴/16
     }
 };
+
+// small reports whether units with scale c become floats as halves below the least normal one, code·2⁻²⁴, two bytes at a
+// time: an instruction more for four codes, but fewer of those that half as many lanes compute in a cycle. High nibbles
+// of Q4_K do, which need to be moved to their place by one of those.
+template <class D> constexpr bool small(u32) { return false; }
+template <> constexpr bool small<Decoded<RowsQ4K>>(u32 c) { return c == 1; }
 template <> struct Decoded<RowsQ5K> : InTile<RowsQ5K> {
     static constexpr float base = 32;
     static constexpr u32 top = 0x42000000, pick = 0x7044, step = 0x100;
@@ -82,9 +88,16 @@ template <> struct Decoded<RowsOfGroups<GroupQ8_0>> : InTile<RowsOfGroups<GroupQ
 
 // decode makes four values of a word of codes: of x the first two, then the others.
 template <class D> APR_DEVICE void decode(u32 &a, u32 &b, u32 word, u32 k, float s, float less) {
-    const u32 w = D::place(word, k);
     float v[4];
-    UNROLL for (u32 i = 0; i < 4; i++) v[i] = fma_rn(s, from_bits(byte_perm(w, D::top, D::pick + i * D::step)), -less);
+    if (small<D>(k / 2)) {
+        UNROLL for (u32 i = 0; i < 4; i += 2) {
+            const u32 two = byte_perm(word, 0, i ? 0x4342 : 0x4140);
+            v[i] = fma_rn(s, from_f16((u16)two), -less), v[i + 1] = fma_rn(s, from_f16((u16)(two >> 16)), -less);
+        }
+    } else {
+        const u32 w = D::place(word, k);
+        UNROLL for (u32 i = 0; i < 4; i++) v[i] = fma_rn(s, from_bits(byte_perm(w, D::top, D::pick + i * D::step)), -less);
+    }
     a = pack_bf16(v[0], v[1]), b = pack_bf16(v[2], v[3]);
 }
 
@@ -97,7 +110,7 @@ template <class D> struct SpanScales {
             float off[4];
             D::scales(s[r], off, w, g + 8 * r, t, groups);
             UNROLL for (u32 k = 0; k < 4 / units; k++)
-                less[r][k] = D::bias < 0 ? fma_rn(s[r][k], D::base, off[k]) : mul_rn(s[r][k], D::base + D::bias);
+                less[r][k] = small<D>(k) ? off[k] : D::bias < 0 ? fma_rn(s[r][k], D::base, off[k]) : mul_rn(s[r][k], D::base + D::bias);
         }
     }
     // decode makes four values of a word of codes of unit k and row g + 8r.
