@@ -2,12 +2,12 @@ package device
 
 import "apr/tensor"
 
-// Decode describes the layers of a model for one position of a sequence, whose earlier keys and values are in caches. It
-// says everything that the layers compute: a device that lacks one of these features refuses the whole by its name.
+// Decode describes the layers of a model for one position of a sequence, or several consecutive ones, whose earlier keys and values are in
+// caches. It says everything that the layers compute: a device that lacks one of these features refuses the whole by its name.
 type Decode struct {
 	Layers   []DecodeLayer
 	Norm     Tensor // [1, h], of y
-	Position int    // of x in its sequence: what rotary embeddings turn by
+	Position int    // of x, the first of several, in its sequence: what rotary embeddings turn by
 	Eps      float64
 }
 
@@ -41,7 +41,7 @@ type DecodeLayer struct {
 
 	Cache            Tensor  // [capacity, 2·KVHeads·HeadDim]: a finished key, then its value
 	Shared           bool    // an earlier layer has written this position to Cache
-	Row, First, Keys int     // the position's row of Cache, and the rows that it sees, with its own
+	Row, First, Keys int     // the position's row of Cache, and the rows that it sees, with its own; each further one has the next row, and sees it, too
 	Scale, Cap       float64 // as in Attn
 
 	O     Weight // [h, Heads·HeadDim]
@@ -62,11 +62,12 @@ type DecodePerLayer struct {
 	Norm          Tensor // [1, h]
 }
 
-// Decoder is a Stream that may run all layers for one position as one operation.
+// Decoder is a Stream that may run all layers for one position, or a few, as one operation.
 type Decoder interface {
-	// Decode runs the layers on x [1, h], which it leaves as it was, and writes y = norm(x, d.Norm) after the last one. It
-	// keeps the position's keys and values in the caches. It returns why not, and has done nothing, if the device has no such
-	// operation for these weights, or lacks a feature of the layers, which the error names.
+	// Decode runs the layers on x [n, h], which it leaves as it was, and writes y [r, h] = norm(x, d.Norm) of the last r
+	// rows after the last one. It keeps the positions' keys and values in the caches. It returns why not, and has done
+	// nothing, if the device has no such operation for these weights or so many positions, or lacks a feature of the layers,
+	// which the error names.
 	Decode(y, x Tensor, d Decode) error
 }
 
@@ -74,17 +75,18 @@ type Decoder interface {
 func CheckDecode(y, x Tensor, d Decode) {
 	const op = OpDecode
 	views(op, y, x, d.Norm)
-	need(x.Rows == 1 && y.Rows == 1, op, "of several positions")
-	shaped(op, 1, x.Cols, y, d.Norm)
+	need(y.Rows > 0 && y.Rows <= x.Rows, op, "more results than positions")
+	shaped(op, 1, x.Cols, d.Norm)
+	shaped(op, y.Rows, x.Cols, y)
 	typed(op, x.DType, wrongTypes, y)
 	need(d.Position >= 0, op, noPositions)
 	for i := range d.Layers {
-		checkDecodeLayer(&d.Layers[i], x.Cols)
+		checkDecodeLayer(&d.Layers[i], x.Cols, x.Rows-1)
 	}
 }
 
-// checkDecodeLayer checks a layer of a model of h columns.
-func checkDecodeLayer(l *DecodeLayer, h int) {
+// checkDecodeLayer checks a layer of a model of h columns for a position and some more.
+func checkDecodeLayer(l *DecodeLayer, h, more int) {
 	const op = OpDecode
 	need(l.HeadDim > 0 && l.HeadDim%2 == 0 && l.KVHeads > 0 && l.Heads > 0 && l.Heads%l.KVHeads == 0, op, "heads do not divide, or are not of even size")
 	need(l.QKV != nil && l.O != nil && l.GateUp != nil && l.Down != nil, op, noWeight)
@@ -118,8 +120,8 @@ func checkDecodeLayer(l *DecodeLayer, h int) {
 	scores(op, l.Scale, l.Cap)
 	activation(op, l.Act)
 	need(l.Cache.Cols == 2*kv, op, wrongShapes)
-	need(l.Row >= 0 && l.Row < l.Cache.Rows, op, "the cache is full")
-	need(l.First >= 0 && l.First <= l.Row && l.Row < l.First+l.Keys && l.First+l.Keys <= l.Cache.Rows, op, "the position sees keys that are not there")
+	need(l.Row >= 0 && l.Row+more < l.Cache.Rows, op, "the cache is full")
+	need(l.First >= 0 && l.First <= l.Row && l.Row < l.First+l.Keys && l.First+l.Keys+more <= l.Cache.Rows, op, "the position sees keys that are not there")
 	if p := l.PerLayer; p != nil {
 		need(p.Gate != nil && p.Project != nil, op, noWeight)
 		views(op, p.Input, p.Norm)

@@ -218,7 +218,7 @@ func (m *Model) extend(s device.Stream, dst device.Tensor, c *Cache, ids device.
 	x := p.inference(w)
 	v := p.embed(x)
 	p.perLayer(w, &perLayerActs{}, x)
-	if !(n == 1 && last && p.atOnce(dst, x)) {
+	if !(last && p.atOnce(dst, x)) {
 		c.replay(s, n, func() {
 			for i := range m.layers {
 				v = p.layer(&m.layers[i], p.reused(&m.layers[i]), v, false)

@@ -7,42 +7,54 @@ import (
 	"apr/tensor"
 )
 
-// atOnce runs all layers for one position, and the norm behind them, as one operation, if the device has it.
+// onceMost is the most positions that atOnce asks a device for.
+const onceMost = 8
+
+// atOnce runs all layers for a few positions, and the norm behind them, as one operation, if the device has it.
 func (p *pass) atOnce(dst, x device.Tensor) bool {
 	at, ok := p.s.(device.Decoder)
-	if !ok {
+	if !ok || x.Rows > onceMost {
 		return false
 	}
-	d := device.Decode{Norm: p.m.norm.value, Position: p.cache.length, Eps: p.m.Config.Eps}
-	for i := range p.m.layers {
-		b := &p.m.layers[i]
-		if b.hasExperts() || b.Linear() {
-			lacks := device.Experts
-			if b.Linear() {
-				lacks = device.DeltaNet
-			}
-			p.cache.decoding = "operation by operation: " + string(lacks)
-			return false
-		}
-		if b.qkv.lora != nil || b.o.lora != nil || b.gateUp.lora != nil || b.down.lora != nil {
-			p.cache.decoding = "operation by operation: adapters that are not merged"
-			return false
-		}
-		if b.OutScale && b.outScale[0] == 0 { // which a description cannot say
-			p.cache.decoding = "operation by operation: a layer's output is multiplied by 0"
-			return false
-		}
-		d.Layers = append(d.Layers, p.decodeLayer(b))
+	how := p.decodes(at, dst, x)
+	if x.Rows == 1 {
+		p.cache.decoding = how
 	}
-	if err := at.Decode(dst, x, d); err != nil {
-		p.cache.decoding = "operation by operation: " + err.Error()
+	if how != oneLaunch {
 		return false
 	}
 	if f := p.m.Config.LogitScale; f != 1 {
 		p.s.Scale(dst, dst, f)
 	}
-	p.cache.decoding = "one launch"
 	return true
+}
+
+const oneLaunch = "one launch"
+
+// decodes lets a device run all layers as one operation, and returns how they ran.
+func (p *pass) decodes(at device.Decoder, dst, x device.Tensor) string {
+	const by = "operation by operation: "
+	d := device.Decode{Norm: p.m.norm.value, Position: p.cache.length, Eps: p.m.Config.Eps}
+	for i := range p.m.layers {
+		b := &p.m.layers[i]
+		switch {
+		case b.Linear():
+			return by + string(device.DeltaNet)
+		case b.hasExperts():
+			return by + string(device.Experts)
+		case b.qkv.lora != nil || b.o.lora != nil || b.gateUp.lora != nil || b.down.lora != nil:
+			return by + "adapters that are not merged"
+		case b.OutScale && b.outScale[0] == 0: // which a description cannot say
+			return by + "a layer's output is multiplied by 0"
+		case x.Rows > 1 && b.Attn.Window > 0 && p.cache.layers[b.Attn.KVFrom].held+x.Rows > b.Attn.Window:
+			return by + "positions that see different windows"
+		}
+		d.Layers = append(d.Layers, p.decodeLayer(b))
+	}
+	if err := at.Decode(dst, x, d); err != nil {
+		return by + err.Error()
+	}
+	return oneLaunch
 }
 
 // decodeLayer describes a layer for one position.

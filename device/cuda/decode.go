@@ -3,6 +3,7 @@ package cuda
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"unsafe"
 
 	"apr/device"
@@ -13,8 +14,9 @@ import (
 
 var _ device.Decoder = (*Stream)(nil)
 
-// Decode runs all layers for one position as one launch, where all their matrices are block-quantised. The first call
-// converts them to tiles, in place; products of many rows convert what they expand back to rows.
+// Decode runs all layers for one position, or up to kernel.DecodeRowsMost, as one launch, where all their matrices are
+// block-quantised. The first call converts them to tiles, in place; products of many rows convert what they expand back to
+// rows.
 func (s *Stream) Decode(y, x device.Tensor, d device.Decode) error {
 	device.CheckDecode(y, x, d)
 	module, err := decodeModule(d)
@@ -24,8 +26,11 @@ func (s *Stream) Decode(y, x device.Tensor, d device.Decode) error {
 	if !s.dev.decodesLayers() || x.DType != tensor.BF16 || y.DType != tensor.BF16 {
 		return fmt.Errorf("the kernel of all layers is for bfloat16 on compute capability 9.0, this is %s on %d.%d", s.dev.act, s.dev.desc.Major, s.dev.desc.Minor)
 	}
-	if module == kernel.GeneralModule {
+	if module == kernel.GeneralModule && x.Rows == 1 {
 		return s.decodeGeneral(y, x, d)
+	}
+	if what := passLacks(d, module); what != "" && x.Rows > 1 {
+		return fmt.Errorf("the kernel of all layers for several positions does not compute %s", what)
 	}
 	first := &d.Layers[0]
 	shape := kernel.DecodeShape{
@@ -33,8 +38,10 @@ func (s *Stream) Decode(y, x device.Tensor, d device.Decode) error {
 		Scale: first.Scale, Residual: one(first.Residual), Variants: module == kernel.VariantsModule, Shared: s.dev.desc.SharedPerBlockOptin,
 	}
 	layers, err := decodeLayers(d, shape)
-	if err == nil {
+	if err == nil && x.Rows == 1 {
 		err = kernel.DecodeServes(layers, shape, s.dev.desc.Multiprocessors)
+	} else if err == nil {
+		err = kernel.DecodeRowsServes(layers, shape, x.Rows, s.dev.desc.Multiprocessors)
 	}
 	if err != nil {
 		return err
@@ -43,13 +50,17 @@ func (s *Stream) Decode(y, x device.Tensor, d device.Decode) error {
 	if o == nil {
 		return nil
 	}
-	table, err := s.decodeTables(d, func(i int) *kernel.DecodeLayer { return &layers[i] })
+	launch := kernel.DecodeLayers
+	if x.Rows > 1 {
+		launch = kernel.DecodeRows
+	}
+	table, err := s.decodeTables(d, x.Rows, func(i int) *kernel.DecodeLayer { return &layers[i] })
 	if err != nil {
 		s.fail(err)
 		return nil
 	}
 	s.sendTable(o, kernel.DecodeTableBytes(len(layers)), func(dst []byte) { kernel.DecodeTable(dst, layers) }, func(o *operation, at uint64) {
-		kernel.DecodeLayers(o, mat(y), mat(x), mat(d.Norm), layers, shape, d.Position, at, table)
+		launch(o, mat(y), mat(x), mat(d.Norm), layers, shape, d.Position, at, table)
 	})
 	return nil
 }
@@ -68,7 +79,7 @@ func (s *Stream) decodeGeneral(y, x device.Tensor, d device.Decode) error {
 	if o == nil {
 		return nil
 	}
-	if _, err := s.decodeTables(d, func(i int) *kernel.DecodeLayer { return &layers[i].DecodeLayer }); err != nil {
+	if _, err := s.decodeTables(d, 1, func(i int) *kernel.DecodeLayer { return &layers[i].DecodeLayer }); err != nil {
 		s.fail(err)
 		return nil
 	}
@@ -110,15 +121,15 @@ func (s *Stream) sendTable(o *operation, n int, write func(dst []byte), launch f
 	})
 }
 
-// decodeTables sets how layers turn heads at the position, and returns the first table that there is.
-func (s *Stream) decodeTables(d device.Decode, layer func(i int) *kernel.DecodeLayer) (first uint64, err error) {
+// decodeTables sets how layers turn heads at the first of n positions, and returns the first table that there is.
+func (s *Stream) decodeTables(d device.Decode, n int, layer func(i int) *kernel.DecodeLayer) (first uint64, err error) {
 	for i := range d.Layers {
 		l, k := &d.Layers[i], layer(i)
 		k.QScale = device.Rotary{QBeta: l.QBeta, QLength: l.QLength}.QScale(d.Position)
 		if l.Rope == nil {
 			continue
 		}
-		table, err := s.rotary(l.Rope, d.Position+1)
+		table, err := s.rotary(l.Rope, d.Position+n)
 		if err != nil {
 			return 0, err
 		}
@@ -185,6 +196,23 @@ func needsGeneral(l, first *device.DecodeLayer) bool {
 		l.Heads != first.Heads || l.KVHeads != first.KVHeads || l.HeadDim != first.HeadDim || l.Down.Cols() != first.Down.Cols() || // several shapes
 		rows(l.QNorm) || rows(l.KNorm) || l.VNorm || l.VIsK || l.Shared || l.Scale != first.Scale || l.Cap != 0 || !l.OBias.IsZero() || // attention
 		l.Act != device.SiLU || l.PerLayer != nil || one(l.Residual) != one(first.Residual) || one(l.OutScale) != 1
+}
+
+// passLacks returns what the kernels of kernel.PassModule lack for layers that a module of one position computes, or "": of what
+// kernel.VariantsModule has they know norms of heads.
+func passLacks(d device.Decode, module string) string {
+	if module == kernel.GeneralModule {
+		return "layers of several kinds"
+	}
+	layers := slices.Clone(d.Layers)
+	for i := range layers {
+		layers[i].QNorm, layers[i].KNorm = device.Tensor{}, device.Tensor{}
+	}
+	d.Layers = layers
+	if decodesVariants(d) {
+		return "windows, factors, or rotary embeddings but one of whole heads"
+	}
+	return ""
 }
 
 // decodesVariants reports whether layers have norms of heads, factors, rotary embeddings but one of whole heads, or see a part of their

@@ -3,7 +3,6 @@ package kernel
 import (
 	"errors"
 	"fmt"
-	"math"
 	"strings"
 	"unsafe"
 
@@ -319,11 +318,7 @@ func DecodeLayers(queue Queue, y, x, norm Mat, layers []DecodeLayer, s DecodeSha
 		position: uint32(position), slots: uint32(p.slots), pitch: uint32(p.pitch), ringAt: uint32(p.ring), zerosAt: uint32(p.zeros), sumsAt: uint32(p.sums),
 		ownAt: uint32(p.own), biasAt: uint32(p.bias), spansAt: uint32(p.spans), tilesAt: uint32(p.tiles), layersAt: uint32(p.layers),
 		spans: uint32(p.warpSpans), tiles: uint32(p.blockTiles),
-		eps: float32(s.Eps), invHidden: 1 / float32(s.Hidden),
-		scale: float32(math.Log2E / math.Sqrt(float64(s.HeadDim))),
-	}
-	if s.Scale != 0 {
-		a.scale = float32(math.Log2E * s.Scale)
+		eps: float32(s.Eps), invHidden: 1 / float32(s.Hidden), scale: s.scoreScale(),
 	}
 	keys := position + 1
 	if s.Variants {

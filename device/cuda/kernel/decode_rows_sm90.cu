@@ -1,0 +1,555 @@
+// All layers of a model for 2 to 8 consecutive positions of a sequence as one launch: decode_layers.cuh for several rows of x,
+// with its tiles, copies, exchanges and barriers, and for each row its bits. Matrices are of Q4_K, Q5_K and Q6_K.
+//
+// Tensor cores multiply a group of 32 columns of a tile by four rows of x at a time, whose parts hi and lo are the eight columns of
+// the matrix B: lane 4g + t gets the sums of rows g and g+8 for row t of x. What decode_layers.cuh adds up in four lanes, this lane
+// adds up in four sums, in the same order.
+//
+// x of down has too many columns to stand in shared memory for several rows, and a warp needs those of its spans alone: it rounds
+// them itself, a span at a time, the next one's being on their way.
+//apr:module target=sm_90a types=bf16 roles=few-row-blocks,optional emulated=yes
+#include "decode_layers.cuh"
+
+// How 256 values of four rows of x stand in shared memory: four planes, of which plane j has what lane 4g + t holds of B for groups 2j
+// and 2j+1 at 16·(4g + t), g being twice the row, and one more for lo; then for each plane and row the powers of two and the sums
+// of both groups, 16 bytes; then, so too, the sums of first halves and those of second halves. Planes are as far apart as keeps lanes
+// that write different ones at different banks.
+constexpr u32 LISTS_4X = 3 * 512 + 80 + 512, HALVES_4X = LISTS_4X + 256, SPAN_4X = HALVES_4X + 256;
+APR_DEVICE u32 plane_4x(u32 j) { return 512 * j + 16 * (j & 1) + 64 * (j >> 1); }
+
+struct PassArgs : DecodeArgs { // x [rows, hidden]; y [kept, hidden], of the last rows; position is that of the first row
+    const DecodeVariant *variants; // [count], of which the norms of heads count; zero: there are none
+    i64 x_stride, y_stride;        // elements
+    u32 rows, kept;
+    float inv_d, unused;
+};
+static_assert(sizeof(PassArgs) == 208, "as in decode_rows_sm90.go");
+
+// lane_here is lane(): what is computed from it stays where it is written, and takes no register elsewhere.
+APR_DEVICE u32 lane_here() {
+    int l = (int)lane();
+    opaque(l);
+    return (u32)l;
+}
+
+// PassExchange is Exchange for all rows, one after the other in each place.
+struct PassExchange {
+    bf16 *qkv, *att, *o, *down, *product;
+    APR_METHOD PassExchange(const PassArgs &a, u32 number) {
+        int layer = (int)number;
+        opaque(layer);
+        const u32 heads = a.heads * a.d, all = heads + 2 * a.kv_heads * a.d, each = a.rows * (all + heads + 2 * a.hidden);
+        qkv = a.between + (layer & 1) * each, att = qkv + a.rows * all, o = att + a.rows * heads, down = o + a.rows * a.hidden;
+        product = a.between + 2 * each + (layer & (PRODUCTS_KEPT - 1)) * a.rows * a.inter;
+    }
+};
+
+// round_row rounds 256 values of row `row` of four to their place at x. A lane has 8 of them.
+APR_DEVICE void round_row(u8 *x, u32 row, u32x4 v) {
+    Rounded r = round8(v);
+    r.sum += shfl_xor(r.sum, 1);
+    const i32 rest = shfl_xor(r.sum, 2);
+    const u32 l = lane_here(), group = l / 4, k = l % 4, j = group / 2, e = group % 2;
+    u32 *to = (u32 *)(x + plane_4x(j) + 128 * row + 32 * (k & 1)) + 2 * e + (k >> 1);
+    to[0] = r.hi[0], to[4] = r.hi[1], to[16] = r.lo[0], to[20] = r.lo[1];
+    if (k > 0) return;
+    float *list = (float *)(x + LISTS_4X + 64 * j + 16 * row) + e, *halves = list + (HALVES_4X - LISTS_4X) / 4;
+    list[0] = r.scale, list[2] = mul_rn(r.scale, (float)(r.sum + rest));
+    halves[0] = mul_rn(r.scale, (float)r.sum), halves[2] = mul_rn(r.scale, (float)rest);
+}
+
+// Columns is what lanes read of a tile's span of a type: codes as the operand A of groups 2j and 2j+1, and their scales.
+template <class B> struct PairColumns {
+    u32 scale[2][2], minimum[2][2]; // codes of rows g and g+8, those of groups 0 … 3 and 4 … 7
+    float d[2], dmin[2];
+    APR_METHOD PairColumns(const u8 *span, u32 l) {
+        UNROLL for (u32 r = 0; r < 2; r++) {
+            const u32x4 head = load16(span + B::bytes * ((l >> 2) + 8 * r));
+            scale[r][0] = head[1] & 0x3f3f3f3fu, scale[r][1] = (head[3] & 0x0f0f0f0fu) | (head[1] >> 2 & 0x30303030u);
+            minimum[r][0] = head[2] & 0x3f3f3f3fu, minimum[r][1] = (head[3] >> 4 & 0x0f0f0f0fu) | (head[2] >> 2 & 0x30303030u);
+            d[r] = from_f16((u16)head[0]), dmin[r] = from_f16((u16)(head[0] >> 16));
+        }
+    }
+    // scales are those of group c, exact as in pair_scales.
+    APR_METHOD void scales(float &s, float &off, u32 r, u32 c, float times) const {
+        const float two23 = 8388608;
+        s = fma_rn(d[r] * times, from_bits(byte_perm(scale[r][c / 4], 0x4b000000, 0x7440 + c % 4)), -two23 * d[r] * times);
+        off = fma_rn(dmin[r], from_bits(byte_perm(minimum[r][c / 4], 0x4b000000, 0x7440 + c % 4)), -two23 * dmin[r]);
+    }
+};
+// pieces_at is where a lane's address for ldmatrix4 stands of 32 bytes of each row, of which the operand A has all: see mma_us.
+APR_DEVICE const u8 *pieces_at(const u8 *span, u32 l, u32 pitch) { return span + pitch * (l & 15) + 16 * (l >> 4); }
+
+template <class B> struct Columns;
+template <> struct Columns<RowsQ4K> : PairColumns<RowsQ4K> {
+    const u8 *at;
+    APR_METHOD Columns(const u8 *span, u32 l) : PairColumns(span, l), at(pieces_at(span, l, RowsQ4K::bytes) + 16) {}
+    APR_METHOD void codes(u32 (&low)[4], u32 (&high)[4], u32 j) const {
+        u32 w[4];
+        ldmatrix4(w, at + 32 * j);
+        UNROLL for (u32 i = 0; i < 4; i++) low[i] = w[i] & 0x0f0f0f0fu, high[i] = w[i] & 0xf0f0f0f0u;
+    }
+    APR_METHOD void scales(float &s, float &off, u32 r, u32 c) const { PairColumns::scales(s, off, r, c, c % 2 ? 0.0625f : 1.0f); }
+};
+template <> struct Columns<RowsQ5K> : PairColumns<RowsQ5K> {
+    const u8 *at;
+    u32 fifth[4];
+    APR_METHOD Columns(const u8 *span, u32 l) : PairColumns(span, l), at(pieces_at(span, l, RowsQ5K::bytes) + 48) { ldmatrix4(fifth, at - 32); }
+    APR_METHOD void codes(u32 (&low)[4], u32 (&high)[4], u32 j) const {
+        u32 w[4];
+        ldmatrix4(w, at + 32 * j);
+        UNROLL for (u32 i = 0; i < 4; i++) {
+            low[i] = (w[i] & 0x0f0f0f0fu) | (fifth[i] >> 2 * j & 0x01010101u) << 4;
+            high[i] = (w[i] >> 4 & 0x0f0f0f0fu) | (fifth[i] >> (2 * j + 1) & 0x01010101u) << 4;
+        }
+    }
+    APR_METHOD void scales(float &s, float &off, u32 r, u32 c) const { PairColumns::scales(s, off, r, c, 1); }
+};
+// Of Q6_K groups 4h … 4h+3 have their upper bits together, and halves of a group have scales.
+template <> struct Columns<RowsQ6K> {
+    const u8 *at, *codes_at;
+    float d[2];
+    APR_METHOD Columns(const u8 *span, u32 l) : at(pieces_at(span, l, 192)), codes_at(span + 192 * TILE + 16 * (l >> 2)) {
+        UNROLL for (u32 r = 0; r < 2; r++) d[r] = from_f16(*(const u16 *)(span + 208 * TILE + 2 * ((l >> 2) + 8 * r)));
+    }
+    APR_METHOD void words(u32 (&q)[2][4], u32 (&upper)[4], u32 h) const {
+        UNROLL for (u32 i = 0; i < 2; i++) ldmatrix4(q[i], at + 64 * h + 32 * i);
+        ldmatrix4(upper, at + 128 + 32 * h);
+    }
+    // scales are those of half i of group 4h + k.
+    APR_METHOD float scale(const u32x2 (&codes)[2], u32 r, u32 k, u32 i) const {
+        return mul_rn(d[r], from_bits(byte_perm(codes[r][k / 2] ^ 0x80808080u, 0x4b000000, 0x7440 + 2 * (k & 1) + i)) - 8388736.0f);
+    }
+};
+
+// times_x adds to acc the products of a span with x of 4·N rows: acc[n][r][t] is what lane t of a row of decode_layers.cuh adds up.
+template <class B, int N> APR_DEVICE void times_x(float (&acc)[N][2][4], const u8 *span, const u8 *x) {
+    const u32 l = lane_here();
+    const Columns<B> columns(span, l);
+    const u8 *lists = x + LISTS_4X + 16 * (l & 3);
+    if constexpr (B::halves) {
+        UNROLL for (u32 h = 0; h < 2; h++) {
+            u32 q[2][4], upper[4];
+            columns.words(q, upper, h);
+            const u32x2 codes[2] = {*(const u32x2 *)(columns.codes_at + 8 * h), *(const u32x2 *)(columns.codes_at + 128 + 8 * h)};
+            UNROLL for (u32 k = 0; k < 4; k++) {
+                const u32 j = 2 * h + k / 2, e = k % 2;
+                u32 w[4];
+                UNROLL for (u32 i = 0; i < 4; i++) w[i] = (q[e][i] >> 4 * (k >> 1) & 0x0f0f0f0fu) | ((k < 2 ? upper[i] << (4 - 2 * k) : upper[i] >> (2 * k - 4)) & 0x30303030u);
+                UNROLL for (u32 n = 0; n < N; n++) {
+                    const u32x2 b = *(const u32x2 *)(x + n * SPAN_4X + plane_4x(j) + 16 * l + 8 * e);
+                    const float scale = *(const float *)(lists + n * SPAN_4X + 64 * j + 4 * e);
+                    UNROLL for (u32 i = 0; i < 2; i++) {
+                        const u32 half[4] = {w[2 * i], w[2 * i + 1], 0, 0};
+                        const float total = *(const float *)(lists + n * SPAN_4X + HALVES_4X - LISTS_4X + 64 * j + 4 * e + 8 * i);
+                        i32 d[4] = {};
+                        mma_us(d, half, b[i], 0);
+                        UNROLL for (u32 r = 0; r < 2; r++) {
+                            float &sum = acc[n][r][2 * h + i];
+                            sum = with_group<B>(sum, columns.scale(codes, r, k, i), 0, mul_rn(scale, (float)(d[2 * r] * 256 + d[2 * r + 1])), total);
+                        }
+                    }
+                }
+            }
+        }
+    } else {
+        UNROLL for (u32 j = 0; j < 4; j++) {
+            u32 w[2][4];
+            columns.codes(w[0], w[1], j);
+            float s[2][2], off[2][2];
+            UNROLL for (u32 e = 0; e < 2; e++)
+                UNROLL for (u32 r = 0; r < 2; r++) columns.scales(s[e][r], off[e][r], r, 2 * j + e);
+            UNROLL for (u32 n = 0; n < N; n++) {
+                const u32x4 b = load16(x + n * SPAN_4X + plane_4x(j) + 16 * l);
+                const f32x4 list = *(const f32x4 *)(lists + n * SPAN_4X + 64 * j); // scales, sums
+                UNROLL for (u32 e = 0; e < 2; e++) {
+                    i32 d[4] = {};
+                    mma_us(d, w[e], b[2 * e], b[2 * e + 1]);
+                    UNROLL for (u32 r = 0; r < 2; r++)
+                        acc[n][r][j] = with_group<B>(acc[n][r][j], s[e][r], off[e][r], mul_rn(list[e], (float)(d[2 * r] * 256 + d[2 * r + 1])), list[2 + e]);
+                }
+            }
+        }
+    }
+}
+
+// PassProduct is Product for rows of x. Types take turns in one loop, which has room for one of what all have.
+template <int N> struct PassProduct {
+    const PassArgs &a;
+    const Model &m;
+    u8 *shared; // x, by span and four rows; or what warps have of it, one span each
+    Ring ring;
+    Feed feed;
+    // own_x rounds 256 columns of x, of which rows stand at from, for the warp alone.
+    APR_METHOD const u8 *own_x(const bf16 *from, u32 span) const {
+        u8 *x = shared + warp() * (N * SPAN_4X);
+        NO_UNROLL for (u32 first = 0; first < a.rows; first += 4) {
+            const bf16 *row = from + first * (u64)a.inter, *pack = row + 256 * span + 8 * lane_here();
+            u32x4 v[4] = {};
+            UNROLL for (u32 r = 0; r < 4; r++)
+                if (first + r < a.rows) v[r] = strong_load16(pack + r * (u64)a.inter);
+            UNROLL for (u32 r = 0; r < 4; r++)
+                if (first + r < a.rows) round_row(x + first / 4 * SPAN_4X, r, settled(v[r], row + r * (u64)a.inter, 32 * span, a.inter / 8));
+        }
+        sync_warp();
+        return x;
+    }
+    // multiply writes the warp's sums of the rows of its tiles for each row of x, which stands in shared memory or, of down, at from.
+    APR_METHOD void multiply(const DecodeLayer &l, u32 product, const Span *spans, u32 count, float *sums, const bf16 *from) {
+        const u32 of_row = m.spans(product);
+        float acc[N][2][4] = {};
+        NO_UNROLL for (u32 i = 0; i < count; i++) {
+            const Span s = spans[i];
+            const u32 kind = l.kind[s.matrix], type = kind / 4096, before = s.at * 2 * (kind & 4095);
+            int down = product == 3;
+            opaque(down); // or there would be two loops
+            const u8 *x = down ? own_x(from, s.number) : shared + s.number * (N * SPAN_4X), *w = ring.wait() + lead(before);
+            if (type == 0) times_x<RowsQ4K, N>(acc, w, x);
+            else if (type == 2) times_x<RowsQ6K, N>(acc, w, x);
+            else times_x<RowsQ5K, N>(acc, w, x);
+            sync_warp(); // every lane has read: the slot may be filled again, as may x
+            feed.fill(m, ring);
+            ring.advance(a);
+            if (s.number + 1 < of_row && i + 1 < count) continue; // of the same tile
+            UNROLL for (u32 k = 0; k < N; k++) {
+                const u32 row = 4 * k + (lane() & 3);
+                UNROLL for (u32 r = 0; r < 2; r++) {
+                    const float v = (acc[k][r][0] + acc[k][r][1]) + (acc[k][r][2] + acc[k][r][3]);
+                    if (row < a.rows) sums[(row * (DECODE_WARPS + a.tiles) + s.place) * TILE + (lane() >> 2) + 8 * r] = v;
+                    UNROLL for (u32 t = 0; t < 4; t++) acc[k][r][t] = 0;
+                }
+            }
+        }
+    }
+};
+
+// normalised_rows gives `write` RMSNorm of all rows of the hidden state at `from`, as normalised does for one: a pack, its row, its
+// number, and whether there is such a pack. squares has a place for each warp and row of 4·N.
+template <int N, class Write> APR_DEVICE void normalised_rows(const PassArgs &a, const bf16 *from, const NormPacks &norm, float *squares, const Write &write) {
+    static_assert(MOST_HIDDEN == 2);
+    const u32 rows = a.rows, packs = a.hidden / 8, wide = packs > threads() ? 1 : 0, batch = 4 * N >> wide; // wide: a thread has two packs of a row
+    NO_UNROLL for (u32 first = 0; first < rows; first += batch) {
+        int of_thread = (int)thread();
+        opaque(of_thread); // places are computed here, not kept in registers during products
+        Pack<bf16, 8> v[4 * N] = {};
+        UNROLL for (u32 i = 0; i < 4 * N; i++) {
+            const u32 row = first + (i >> wide), pack = (u32)of_thread + (i & wide) * threads();
+            if (row < rows && pack < packs) v[i].v = strong_load16(from + row * (u64)a.hidden + 8 * pack);
+        }
+        float p[8], q[8], sum = 0, rstd = 0;
+        UNROLL for (u32 i = 0; i < 4 * N; i++) {
+            const u32 row = first + (i >> wide);
+            if (row >= rows) continue;
+            if ((i & wide) == 0) sum = 0;
+            v[i].v = settled(v[i].v, from + row * (u64)a.hidden, 32 * warp() + (i & wide) * threads(), packs);
+            widen(p, v[i]);
+            UNROLL for (int e = 0; e < 8; e++) sum = fma_rn(p[e], p[e], sum);
+            if ((i & wide) < wide) continue;
+            sum = warp_sum(sum);
+            if (lane() == 0) squares[(i >> wide) * DECODE_WARPS + warp()] = sum;
+        }
+        sync_block();
+        UNROLL for (u32 i = 0; i < 4 * N; i++) {
+            const u32 row = first + (i >> wide);
+            if (row >= rows) continue;
+            if ((i & wide) == 0) {
+                sum = 0;
+                UNROLL for (u32 k = 0; k < DECODE_WARPS; k++) sum += squares[(i >> wide) * DECODE_WARPS + k];
+                rstd = 1.0f / sqrt_rn(fma_rn(sum, a.inv_hidden, a.eps));
+            }
+            const u32 pack = (u32)of_thread + (i & wide) * threads();
+            if (pack - lane() >= packs) continue; // of the whole warp
+            widen(p, v[i]);
+            Pack<float, 8> weights = norm.w[0];
+            if (i & wide) weights = norm.w[1];
+            widen(q, weights);
+            UNROLL for (int e = 0; e < 8; e++) p[e] = p[e] * rstd * q[e];
+            narrow(v[i], p);
+            write(v[i].v, row, pack, pack < packs);
+        }
+        if (first + batch < rows) sync_block(); // squares have been read
+    }
+}
+
+// rounded_rows writes rows that other blocks have computed to x in integers, 256 columns a warp.
+template <int N> APR_DEVICE void rounded_rows(const PassArgs &a, const bf16 *from, u32 cols, u8 *x) {
+    constexpr u32 LOADS = 4;
+    const u32 spans = cols / 256, all = a.rows * spans;
+    NO_UNROLL for (u32 first = warp(); first < all; first += LOADS * DECODE_WARPS) {
+        u32x4 v[LOADS] = {};
+        UNROLL for (u32 k = 0; k < LOADS; k++)
+            if (first + k * DECODE_WARPS < all) v[k] = strong_load16(from + 256 * (u64)(first + k * DECODE_WARPS) + 8 * lane());
+        UNROLL for (u32 k = 0; k < LOADS; k++) {
+            const u32 i = first + k * DECODE_WARPS, row = i / spans, span = i % spans;
+            if (i >= all) break;
+            round_row(x + (span * N + row / 4) * SPAN_4X, row % 4, settled(v[k], from, 32 * i, 32 * all));
+        }
+    }
+}
+
+// PassSums are the results of multiply for all rows of x.
+struct PassSums {
+    const float *sums;
+    const TileSums *tiles;
+    u32 pitch;
+    APR_METHOD Sums of(u32 row) const { return {sums + row * pitch, tiles}; }
+};
+
+// finish_… do for all rows what their namesakes do for one.
+APR_DEVICE void finish_gated(const PassArgs &a, const Model &m, const PassSums &sums, bf16 *to) {
+    const Share gate = m.shares[4];
+    const u32 rows = gate.tiles * TILE;
+    NO_UNROLL for (u32 n = thread(); n < rows * a.rows; n += threads()) {
+        const u32 row = n / rows, i = n % rows;
+        const float g = sums.of(row).row(i / TILE, i % TILE), u = sums.of(row).row(gate.tiles + i / TILE, i % TILE);
+        strong_store(to + row * (u64)a.inter + gate.first * TILE + i, to_bf16(gated<bf16>(from_bf16(to_bf16(g)), from_bf16(to_bf16(u)))));
+    }
+}
+
+APR_DEVICE void finish_qkv(const PassArgs &a, const Model &m, const PassSums &sums, const float *bias, bf16 *to) {
+    const u32 all = (a.heads + 2 * a.kv_heads) * a.d;
+    u32 column = 0, before = 0;
+    NO_UNROLL for (u32 n = 0; n < 3; n++) {
+        const Share s = m.shares[n];
+        const u32 rows = s.tiles * TILE;
+        NO_UNROLL for (u32 k = thread(); k < rows * a.rows; k += threads()) {
+            const u32 row = k / rows, i = k % rows;
+            strong_store(to + row * all + column + s.first * TILE + i, to_bf16(sums.of(row).row(before + i / TILE, i % TILE) + bias[before * TILE + i]));
+        }
+        before += s.tiles, column += (n == 0 ? a.heads : a.kv_heads) * a.d;
+    }
+}
+
+APR_DEVICE void finish_added(const PassArgs &a, const Model &m, const PassSums &sums, float *own, bf16 *to) {
+    const Share s = m.shares[3];
+    const u32 rows = s.tiles * TILE;
+    NO_UNROLL for (u32 first = 0; first < rows * a.rows; first += threads() / 16) {
+        const u32 n = first + thread() / 16, part = thread() % 16, row = n / rows, i = n % rows;
+        const bool there = n < rows * a.rows;
+        float v = there ? sums.of(row).part(i / TILE, i % TILE, part) : 0.0f;
+        UNROLL for (u32 d = 8; d; d /= 2) v += shfl_xor(v, d);
+        if (!there || part > 0) continue;
+        const bf16 x = to_bf16(v + own[n]);
+        strong_store(to + row * a.hidden + s.first * TILE + i, x);
+        own[n] = from_bf16(x);
+    }
+}
+
+// forget_rows is forget for all rows.
+APR_DEVICE void forget_rows(const PassArgs &a, const Model &m, u32 layer) {
+    const PassExchange e(a, layer), before(a, layer - 1);
+    const u32 all = (a.heads + 2 * a.kv_heads) * a.d;
+    const Share hidden = m.shares[3], inter = m.shares[4];
+    NO_UNROLL for (u32 row = 0; row < a.rows; row++) {
+        u32 column = row * all;
+        NO_UNROLL for (u32 n = 0; n < 3; n++) {
+            const Share s = m.shares[n];
+            NO_UNROLL for (u32 i = lane(); i < s.tiles * TILE; i += 32) strong_store(e.qkv + column + s.first * TILE + i, UNSET);
+            column += (n == 0 ? a.heads : a.kv_heads) * a.d;
+        }
+        NO_UNROLL for (u32 i = lane(); i < hidden.tiles * TILE; i += 32) {
+            const u32 at = row * a.hidden + hidden.first * TILE + i;
+            strong_store(e.o + at, UNSET), strong_store(before.down + at, UNSET);
+        }
+        NO_UNROLL for (u32 i = lane(); i < inter.tiles * TILE; i += 32) strong_store(before.product + row * (u64)a.inter + inter.first * TILE + i, UNSET);
+    }
+    NO_UNROLL for (u32 h = block(); h < a.rows * a.heads; h += blocks())
+        NO_UNROLL for (u32 i = lane(); i < a.d; i += 32) strong_store(e.att + h * a.d + i, UNSET);
+}
+
+// begin_rows is begin for all rows.
+APR_DEVICE void begin_rows(const PassArgs &a, const Model &m, float *own) {
+    const Share s = m.shares[3];
+    const u32 rows = s.tiles * TILE;
+    bf16 *x = PassExchange(a, -1).down;
+    NO_UNROLL for (u32 n = lane(); n < rows * a.rows; n += 32) {
+        const u32 row = n / rows, i = s.first * TILE + n % rows;
+        own[n] = from_bf16(a.x[row * a.x_stride + i]);
+        strong_store(x + row * a.hidden + i, to_bf16(own[n]));
+    }
+}
+
+// LatestRows are rows of a cache, but for those from a position on, which stand elsewhere.
+struct LatestRows {
+    const bf16 *cache, *latest;
+    i64 stride;
+    int position;
+    APR_METHOD const bf16 *operator()(int j) const { return j >= position ? latest + 256 * (j - position) : cache + j * stride; }
+};
+
+// shares_of is how many shares the keys of a row's heads are cut into.
+constexpr u32 SHARE_KEYS = 768, MOST_SHARES = 64;
+APR_DEVICE u32 shares_of(const PassArgs &a, u32 row) { return (u32)min_of((a.position + row + SHARE_KEYS) / SHARE_KEYS, MOST_SHARES); }
+
+// attend_row is attend for a row, which sees the keys of those before it. All of them are finished by every block that needs them; the
+// cache gets the row's own. fresh has a row of 256 for q, 4·N for keys and 4·N for values.
+template <int N> APR_DEVICE void attend_row(const PassArgs &a, const DecodeLayer &layer, u32 number, u32 row, u32 h, u32 split, u8 *shared, float *squares) {
+    constexpr u32 PAIRS = N == 1 ? 3 : 5; // of a thread at most, of (1 + 8·N)·128
+    const u32 d = a.d, half = d / 2, group = a.heads / a.kv_heads, g = h / group, all = (a.heads + 2 * a.kv_heads) * d;
+    int of_thread = (int)thread();
+    opaque(of_thread);
+    const u32 i = (u32)of_thread % half, kinds = 3 + 2 * row, kind = (u32)of_thread / half, step = threads() / half; // kinds: q, keys, values
+    const int position = (int)a.position, keys_seen = position + (int)row + 1, splits = (int)shares_of(a, row);
+    const int share = (keys_seen - 1 + splits) / splits, first = (int)split * share, end = (int)min_of(keys_seen, first + share);
+    float *parts = (float *)shared;
+    bf16 *fresh = (bf16 *)(shared + 4 * PART * WARPS), *fresh_k = fresh + 256, *fresh_v = fresh_k + 4 * N * 256;
+    const bf16 *qkv = PassExchange(a, number).qkv + i;
+    auto column = [&](u32 k) {
+        return k == 0 ? row * all + h * d : k <= row + 1 ? (k - 1) * all + (a.heads + g) * d : (k - row - 2) * all + (a.heads + a.kv_heads + g) * d;
+    };
+    bf16 low[PAIRS] = {}, high[PAIRS] = {};
+    UNROLL for (u32 n = 0; n < PAIRS; n++) {
+        const u32 k = kind + n * step;
+        if (k < kinds) low[n] = strong_load(qkv + column(k)), high[n] = strong_load(qkv + column(k) + half);
+    }
+    const bf16 *keys = layer.cache + g * d, *values = keys + a.kv_heads * d;
+    const Lanes lanes(d);
+    Ahead<KEYS_AHEAD, bf16> ahead;
+    ahead.load(lanes, RowsFrom<bf16>{keys, a.cache_stride}, RowsFrom<bf16>{values, a.cache_stride}, first, (int)min_of(end, position));
+    const float *q_norm = a.variants ? a.variants[number].q_norm : nullptr, *k_norm = a.variants ? a.variants[number].k_norm : nullptr;
+    UNROLL for (u32 n = 0; n < PAIRS; n++) {
+        const u32 k = kind + n * step;
+        if (k < kinds) low[n] = settled(low[n], qkv + column(k)), high[n] = settled(high[n], qkv + column(k) + half);
+        if (!a.variants) continue;
+        const float p = from_bf16(low[n]), q = from_bf16(high[n]), sum = warp_sum(fma_rn(p, p, q * q)); // of a part of one row
+        if (lane() == 0) squares[n * DECODE_WARPS + warp()] = sum;
+    }
+    if (a.variants) sync_block();
+    UNROLL for (u32 n = 0; n < PAIRS; n++) {
+        const u32 k = kind + n * step;
+        if (k >= kinds) continue;
+        float p = from_bf16(low[n]), q = from_bf16(high[n]);
+        const bool turns = k <= row + 1;
+        const u32 of = k == 0 ? row : turns ? k - 1 : k - row - 2;
+        const float *weights = !turns ? nullptr : k == 0 ? q_norm : k_norm;
+        if (weights) {
+            float sum = 0;
+            NO_UNROLL for (u32 part = 0; part < half / 32; part++) sum += squares[k * (half / 32) + part];
+            const float rstd = 1.0f / sqrt_rn(fma_rn(sum, a.inv_d, a.eps));
+            p = from_bf16(to_bf16(p * rstd * weights[i])), q = from_bf16(to_bf16(q * rstd * weights[half + i]));
+        }
+        float cosine = 0, sine = 0;
+        if (turns) cosine = a.table[of * d + 2 * i], sine = a.table[of * d + 2 * i + 1];
+        bf16 *to = (k == 0 ? fresh : (turns ? fresh_k : fresh_v) + 256 * of) + i;
+        to[0] = to_bf16(turns ? p * cosine - q * sine : p);
+        to[half] = to_bf16(turns ? q * cosine + p * sine : q);
+    }
+    sync_block();
+    if (h % group == 0 && split == 0 && thread() < d) {
+        bf16 *to = layer.cache + (i64)keys_seen * a.cache_stride - a.cache_stride + g * d + thread();
+        to[0] = fresh_k[256 * row + thread()], to[a.kv_heads * d] = fresh_v[256 * row + thread()];
+    }
+    UNROLL for (int n = 0; n < KEYS_AHEAD; n++) {
+        const int j = first + n * lanes.all + lanes.slot;
+        if (j >= position && j < end && lanes.c < lanes.packs)
+            load_pack(ahead.k[n], fresh_k + 256 * (j - position) + 8 * lanes.c), load_pack(ahead.v[n], fresh_v + 256 * (j - position) + 8 * lanes.c);
+    }
+    const LatestRows k = {keys, fresh_k, a.cache_stride, position}, v = {values, fresh_v, a.cache_stride, position};
+    const Joined r = attend_keys(lanes, fresh, k, v, ahead, first, end, d, a.log2_scale, parts);
+    if (thread() >= d) return;
+    if (splits == 1) {
+        strong_store(PassExchange(a, number).att + (row * a.heads + h) * d + thread(), to_bf16(r.acc / r.sum));
+        return;
+    }
+    float *to = a.part + (i64)((split * a.rows + row) * a.heads + h) * PART;
+    to[thread()] = r.acc;
+    if (thread() == 0) to[256] = r.top, to[257] = r.sum;
+}
+
+// The whole, for up to 4·N rows. Grid: one block a multiprocessor, all at once.
+template <int N> APR_DEVICE void decode_rows(const PassArgs &a) {
+    DYNAMIC_SHARED(shared);
+    SHARED(Share, shares, 8);
+    SHARED(u32, counts, DECODE_WARPS * PRODUCTS);
+    SHARED(u64, filled, DECODE_WARPS * SLOTS);
+    SHARED(u32, meetings, 1);
+    SHARED(float, squares, 4 * N * DECODE_WARPS);
+    DecodeLayer *layers = (DecodeLayer *)(shared + a.layers_at);
+    const Model m = {a, layers, shares};
+    for (u32 i = thread(); i < a.count * (sizeof(DecodeLayer) / 16); i += threads()) store16((u8 *)layers + 16 * i, load16((const u8 *)a.layers + 16 * i));
+    if (thread() < MATRICES) shares[thread()] = m.share(thread());
+    if (thread() == threads() - 1) meetings[0] = 0;
+    sync_block();
+    if (warp() < PRODUCTS_KEPT) forget_rows(a, m, warp());
+    const Work work = {(Span *)(shared + a.spans_at), (TileSums *)(shared + a.tiles_at), counts};
+    work.describe(m);
+    sync_block();
+    float *sums = (float *)(shared + a.sums_at), *own = (float *)(shared + a.own_at), *bias = (float *)(shared + a.bias_at);
+    const bool last_warp = warp() == DECODE_WARPS - 1; // which alone arrives at barriers and waits there
+    auto arrive = [&] {
+        if (!last_warp) return;
+        grid_arrive(a.arrived);
+        if (lane() == 31) meetings[0]++;
+    };
+    if (last_warp) begin_rows(a, m, own);
+    arrive();
+    if (lane() < a.slots) bulk_init(filled + warp() * SLOTS + lane(), 1);
+    sync_warp();
+    const u32 *count = counts + warp() * PRODUCTS;
+    PassProduct<N> x = {a, m, shared, {shared + a.ring_at + warp() * a.slots * a.pitch, filled + warp() * SLOTS, 0, 0, 0}, {work.spans + warp() * a.spans, 0, 0, count[0] + count[1] + count[2] + count[3], 0, nullptr, 0}};
+    if (x.feed.count > 0) {
+        x.feed.describe(m);
+        NO_UNROLL for (u32 n = 0; n < a.slots; n++) x.feed.fill(m, x.ring), x.ring.advance(a);
+        x.ring.parity = 0; // nothing has been waited for
+    }
+    grid_wait(a.arrived, meetings[0]);
+    const u32 splits = shares_of(a, a.rows - 1);
+    NO_UNROLL for (u32 layer = 0; layer < a.count; layer++) {
+        const Span *spans = x.feed.spans;
+        NO_UNROLL for (u32 product = 0; product < PRODUCTS; product++) {
+            NormPacks w; // on their way while x comes, as is the bias
+            const u32 rows = product == 0 ? m.tiles(0) * TILE : 0;
+            const float v = thread() < rows ? bias_of(m, layers[layer].bias, thread()) : 0.0f;
+            if (product == 0) expect(a, layers[layer], Place((const DecodeArgs &)a, layer));
+            if (product % 2 == 0) w.load(a, layers[layer].norm[product / 2]);
+            if (thread() < rows) bias[thread()] = v;
+            if (product % 2 == 0) {
+                const PassExchange e(a, product == 0 ? layer - 1 : layer);
+                normalised_rows<N>(a, product == 0 ? e.down : e.o, w, squares, [&](u32x4 v, u32 row, u32 pack, bool) {
+                    round_row(shared + (pack / 32 * N + row / 4) * SPAN_4X, row % 4, v);
+                });
+            } else if (product == 1) rounded_rows<N>(a, PassExchange(a, layer).att, m.cols(1), shared);
+            sync_block();
+            if (product == 2) arrive();
+            if (product == 3 && last_warp) {
+                if (lane() == 31) grid_see(a.arrived, meetings[0]);
+                sync_warp();
+                forget_rows(a, m, layer);
+            }
+            x.multiply(layers[layer], product, spans, count[product], sums, product == 3 ? PassExchange(a, layer).product : nullptr);
+            spans += count[product];
+            sync_block();
+            const PassSums found = {sums, work.tiles + product * a.tiles, (DECODE_WARPS + a.tiles) * TILE};
+            const PassExchange e(a, layer);
+            if (product == 0) finish_qkv(a, m, found, bias, e.qkv);
+            else if (product == 2) finish_gated(a, m, found, e.product);
+            else finish_added(a, m, found, own, product == 1 ? e.o : e.down);
+            if (product > 0) continue;
+            NO_UNROLL for (u32 item = block(); item < a.rows * a.heads * splits; item += blocks()) {
+                const u32 h = item % a.heads, row = item / a.heads % a.rows, split = item / a.heads / a.rows;
+                if (split >= shares_of(a, row)) continue;
+                attend_row<N>(a, layers[layer], layer, row, h, split, shared, squares);
+                sync_block();
+            }
+            if (splits == 1) continue;
+            arrive();
+            grid_wait(a.arrived, meetings[0]);
+            NO_UNROLL for (u32 item = block(); item < a.rows * a.heads; item += blocks()) {
+                if (thread() >= a.d || shares_of(a, item / a.heads) == 1) continue;
+                const Joined r = join_shares(a.part + (i64)item * PART, (i64)a.rows * a.heads * PART, (int)shares_of(a, item / a.heads), thread());
+                strong_store(PassExchange(a, layer).att + item * a.d + thread(), to_bf16(r.acc / r.sum));
+            }
+        }
+    }
+    NO_UNROLL for (u32 i = block(); i < a.kept; i += blocks()) {
+        NormPacks w;
+        w.load(a, a.norm);
+        sync_block(); // squares have been read
+        normalised(a, PassExchange(a, a.count - 1).down + (a.rows - a.kept + i) * (u64)a.hidden, w, squares, [&](u32x4 v, u32 pack, bool live) {
+            if (live) store16(a.y + i * a.y_stride + 8 * pack, v);
+        });
+    }
+}
+
+KERNEL(decode_rows_4, PassArgs, 32 * DECODE_WARPS, 1) { decode_rows<1>(a); }
+KERNEL(decode_rows_8, PassArgs, 32 * DECODE_WARPS, 1) { decode_rows<2>(a); }
