@@ -6,7 +6,7 @@
 // adds up in four sums, in the same order.
 //
 // x of down has too many columns to stand in shared memory for several rows, and a warp needs those of its spans alone: it rounds
-// them itself, a span at a time, the next one's being on their way.
+// them itself, a span at a time.
 //apr:module target=sm_90a types=bf16 roles=few-row-blocks,optional emulated=yes
 #include "decode_layers.cuh"
 
@@ -71,9 +71,9 @@ template <class B> struct PairColumns {
         }
     }
     // scales are those of group c, exact as in pair_scales.
-    APR_METHOD void scales(float &s, float &off, u32 r, u32 c, float times) const {
+    APR_METHOD void scales(float &s, float &off, u32 r, u32 c) const {
         const float two23 = 8388608;
-        s = fma_rn(d[r] * times, from_bits(byte_perm(scale[r][c / 4], 0x4b000000, 0x7440 + c % 4)), -two23 * d[r] * times);
+        s = fma_rn(d[r], from_bits(byte_perm(scale[r][c / 4], 0x4b000000, 0x7440 + c % 4)), -two23 * d[r]);
         off = fma_rn(dmin[r], from_bits(byte_perm(minimum[r][c / 4], 0x4b000000, 0x7440 + c % 4)), -two23 * dmin[r]);
     }
 };
@@ -89,7 +89,10 @@ template <> struct Columns<RowsQ4K> : PairColumns<RowsQ4K> {
         ldmatrix4(w, at + 32 * j);
         UNROLL for (u32 i = 0; i < 4; i++) low[i] = w[i] & 0x0f0f0f0fu, high[i] = w[i] & 0xf0f0f0f0u;
     }
-    APR_METHOD void scales(float &s, float &off, u32 r, u32 c) const { PairColumns::scales(s, off, r, c, c % 2 ? 0.0625f : 1.0f); }
+    APR_METHOD void scales(float &s, float &off, u32 r, u32 c) const {
+        PairColumns::scales(s, off, r, c);
+        if (c % 2) s *= 0.0625f;
+    }
 };
 template <> struct Columns<RowsQ5K> : PairColumns<RowsQ5K> {
     const u8 *at;
@@ -103,7 +106,6 @@ template <> struct Columns<RowsQ5K> : PairColumns<RowsQ5K> {
             high[i] = (w[i] >> 4 & 0x0f0f0f0fu) | (fifth[i] >> (2 * j + 1) & 0x01010101u) << 4;
         }
     }
-    APR_METHOD void scales(float &s, float &off, u32 r, u32 c) const { PairColumns::scales(s, off, r, c, 1); }
 };
 // Of Q6_K groups 4h … 4h+3 have their upper bits together, and halves of a group have scales.
 template <> struct Columns<RowsQ6K> {
@@ -196,21 +198,20 @@ template <int N> struct PassProduct {
     }
     // multiply writes the warp's sums of the rows of its tiles for each row of x, which stands in shared memory or, of down, at from.
     APR_METHOD void multiply(const DecodeLayer &l, u32 product, const Span *spans, u32 count, float *sums, const bf16 *from) {
-        const u32 of_row = m.spans(product);
         float acc[N][2][4] = {};
         NO_UNROLL for (u32 i = 0; i < count; i++) {
             const Span s = spans[i];
             const u32 kind = l.kind[s.matrix], type = kind / 4096, before = s.at * 2 * (kind & 4095);
-            int down = product == 3;
-            opaque(down); // or there would be two loops
-            const u8 *x = down ? own_x(from, s.number) : shared + s.number * (N * SPAN_4X), *w = ring.wait() + lead(before);
+            int which = (int)product;
+            opaque(which); // or there would be a loop for each product
+            const u8 *x = which == 3 ? own_x(from, s.number) : shared + s.number * (N * SPAN_4X), *w = ring.wait() + lead(before);
             if (type == 0) times_x<RowsQ4K, N>(acc, w, x);
             else if (type == 2) times_x<RowsQ6K, N>(acc, w, x);
             else times_x<RowsQ5K, N>(acc, w, x);
             sync_warp(); // every lane has read: the slot may be filled again, as may x
             feed.fill(m, ring);
             ring.advance(a);
-            if (s.number + 1 < of_row && i + 1 < count) continue; // of the same tile
+            if (s.number + 1 < m.spans(which) && i + 1 < count) continue; // of the same tile
             UNROLL for (u32 k = 0; k < N; k++) {
                 const u32 row = 4 * k + (lane() & 3);
                 UNROLL for (u32 r = 0; r < 2; r++) {
@@ -224,20 +225,21 @@ template <int N> struct PassProduct {
 };
 
 // normalised_rows gives `write` RMSNorm of all rows of the hidden state at `from`, as normalised does for one: a pack, its row, its
-// number, and whether there is such a pack. squares has a place for each warp and row of 4·N.
-template <int N, class Write> APR_DEVICE void normalised_rows(const PassArgs &a, const bf16 *from, const NormPacks &norm, float *squares, const Write &write) {
+// number, and whether there is such a pack. Four packs of a thread are on their way together; squares has a place for each warp and row of four.
+template <class Write> APR_DEVICE void normalised_rows(const PassArgs &a, const bf16 *from, const NormPacks &norm, float *squares, const Write &write) {
     static_assert(MOST_HIDDEN == 2);
-    const u32 rows = a.rows, packs = a.hidden / 8, wide = packs > threads() ? 1 : 0, batch = 4 * N >> wide; // wide: a thread has two packs of a row
+    constexpr u32 PACKS = 4;
+    const u32 rows = a.rows, packs = a.hidden / 8, wide = packs > threads() ? 1 : 0, batch = PACKS >> wide; // wide: a thread has two packs of a row
     NO_UNROLL for (u32 first = 0; first < rows; first += batch) {
         int of_thread = (int)thread();
         opaque(of_thread); // places are computed here, not kept in registers during products
-        Pack<bf16, 8> v[4 * N] = {};
-        UNROLL for (u32 i = 0; i < 4 * N; i++) {
+        Pack<bf16, 8> v[PACKS] = {};
+        UNROLL for (u32 i = 0; i < PACKS; i++) {
             const u32 row = first + (i >> wide), pack = (u32)of_thread + (i & wide) * threads();
             if (row < rows && pack < packs) v[i].v = strong_load16(from + row * (u64)a.hidden + 8 * pack);
         }
         float p[8], q[8], sum = 0, rstd = 0;
-        UNROLL for (u32 i = 0; i < 4 * N; i++) {
+        UNROLL for (u32 i = 0; i < PACKS; i++) {
             const u32 row = first + (i >> wide);
             if (row >= rows) continue;
             if ((i & wide) == 0) sum = 0;
@@ -249,7 +251,7 @@ template <int N, class Write> APR_DEVICE void normalised_rows(const PassArgs &a,
             if (lane() == 0) squares[(i >> wide) * DECODE_WARPS + warp()] = sum;
         }
         sync_block();
-        UNROLL for (u32 i = 0; i < 4 * N; i++) {
+        UNROLL for (u32 i = 0; i < PACKS; i++) {
             const u32 row = first + (i >> wide);
             if (row >= rows) continue;
             if ((i & wide) == 0) {
@@ -474,19 +476,27 @@ template <int N> APR_DEVICE void decode_rows(const PassArgs &a) {
     const Work work = {(Span *)(shared + a.spans_at), (TileSums *)(shared + a.tiles_at), counts};
     work.describe(m);
     sync_block();
-    float *sums = (float *)(shared + a.sums_at), *own = (float *)(shared + a.own_at), *bias = (float *)(shared + a.bias_at);
+    auto at = [&](u32 bytes) { // where floats stand in shared memory, which takes no registers elsewhere
+        int n = (int)bytes;
+        opaque(n);
+        return (float *)(shared + n);
+    };
     const bool last_warp = warp() == DECODE_WARPS - 1; // which alone arrives at barriers and waits there
     auto arrive = [&] {
         if (!last_warp) return;
         grid_arrive(a.arrived);
         if (lane() == 31) meetings[0]++;
     };
-    if (last_warp) begin_rows(a, m, own);
+    if (last_warp) begin_rows(a, m, at(a.own_at));
     arrive();
     if (lane() < a.slots) bulk_init(filled + warp() * SLOTS + lane(), 1);
     sync_warp();
-    const u32 *count = counts + warp() * PRODUCTS;
-    PassProduct<N> x = {a, m, shared, {shared + a.ring_at + warp() * a.slots * a.pitch, filled + warp() * SLOTS, 0, 0, 0}, {work.spans + warp() * a.spans, 0, 0, count[0] + count[1] + count[2] + count[3], 0, nullptr, 0}};
+    auto count = [&](u32 product) { // the warp's spans
+        int w = (int)warp();
+        opaque(w);
+        return counts[w * PRODUCTS + product];
+    };
+    PassProduct<N> x = {a, m, shared, {shared + a.ring_at + warp() * a.slots * a.pitch, filled + warp() * SLOTS, 0, 0, 0}, {work.spans + warp() * a.spans, 0, 0, count(0) + count(1) + count(2) + count(3), 0, nullptr, 0}};
     if (x.feed.count > 0) {
         x.feed.describe(m);
         NO_UNROLL for (u32 n = 0; n < a.slots; n++) x.feed.fill(m, x.ring), x.ring.advance(a);
@@ -502,10 +512,10 @@ template <int N> APR_DEVICE void decode_rows(const PassArgs &a) {
             const float v = thread() < rows ? bias_of(m, layers[layer].bias, thread()) : 0.0f;
             if (product == 0) expect(a, layers[layer], Place((const DecodeArgs &)a, layer));
             if (product % 2 == 0) w.load(a, layers[layer].norm[product / 2]);
-            if (thread() < rows) bias[thread()] = v;
+            if (thread() < rows) at(a.bias_at)[thread()] = v;
             if (product % 2 == 0) {
                 const PassExchange e(a, product == 0 ? layer - 1 : layer);
-                normalised_rows<N>(a, product == 0 ? e.down : e.o, w, squares, [&](u32x4 v, u32 row, u32 pack, bool) {
+                normalised_rows(a, product == 0 ? e.down : e.o, w, squares, [&](u32x4 v, u32 row, u32 pack, bool) {
                     round_row(shared + (pack / 32 * N + row / 4) * SPAN_4X, row % 4, v);
                 });
             } else if (product == 1) rounded_rows<N>(a, PassExchange(a, layer).att, m.cols(1), shared);
@@ -516,14 +526,14 @@ template <int N> APR_DEVICE void decode_rows(const PassArgs &a) {
                 sync_warp();
                 forget_rows(a, m, layer);
             }
-            x.multiply(layers[layer], product, spans, count[product], sums, product == 3 ? PassExchange(a, layer).product : nullptr);
-            spans += count[product];
+            x.multiply(layers[layer], product, spans, count(product), at(a.sums_at), product == 3 ? PassExchange(a, layer).product : nullptr);
+            spans += count(product);
             sync_block();
-            const PassSums found = {sums, work.tiles + product * a.tiles, (DECODE_WARPS + a.tiles) * TILE};
+            const PassSums found = {at(a.sums_at), (const TileSums *)at(a.tiles_at) + product * a.tiles, (DECODE_WARPS + a.tiles) * TILE};
             const PassExchange e(a, layer);
-            if (product == 0) finish_qkv(a, m, found, bias, e.qkv);
+            if (product == 0) finish_qkv(a, m, found, at(a.bias_at), e.qkv);
             else if (product == 2) finish_gated(a, m, found, e.product);
-            else finish_added(a, m, found, own, product == 1 ? e.o : e.down);
+            else finish_added(a, m, found, at(a.own_at), product == 1 ? e.o : e.down);
             if (product > 0) continue;
             NO_UNROLL for (u32 item = block(); item < a.rows * a.heads * splits; item += blocks()) {
                 const u32 h = item % a.heads, row = item / a.heads % a.rows, split = item / a.heads / a.rows;
