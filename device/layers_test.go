@@ -67,6 +67,18 @@ func decoding() (y, x device.Tensor, d device.Decode) {
 func TestCheckDecode(t *testing.T) {
 	y, x, d := decoding()
 	device.CheckDecode(y, x, d)
+	more := func(n int) device.Tensor { m := x; m.Rows = n; return m }
+	device.CheckDecode(y, more(5), d)
+	for name, n := range map[string]int{"a cache that is full behind the first": 6, "more results than positions": 0} {
+		func() {
+			defer func() {
+				if m, ok := recover().(device.Misuse); !ok || m.Op != device.OpDecode {
+					t.Errorf("%s: %v", name, m)
+				}
+			}()
+			device.CheckDecode(y, more(n), d)
+		}()
+	}
 	for name, spoil := range map[string]func(l *device.DecodeLayer){
 		"heads":                     func(l *device.DecodeLayer) { l.Heads = 3 },
 		"no matrix":                 func(l *device.DecodeLayer) { l.O = nil },

@@ -6,7 +6,9 @@ import (
 	"testing"
 
 	"apr/device"
+	"apr/device/cuda/driver"
 	"apr/device/cuda/kernel"
+	"apr/device/dry"
 	"apr/tensor"
 )
 
@@ -124,6 +126,33 @@ func TestDecodesVariants(t *testing.T) {
 		change(&d.Layers[1])
 		if m, err := decodeModule(d); err != nil || m != kernel.VariantsModule {
 			t.Errorf("%s takes %s, %v", name, m, err)
+		}
+	}
+}
+
+// TestPassModule: the kernels of several positions are loaded where such a pass was recorded and they compute its layers.
+func TestPassModule(t *testing.T) {
+	dev := &Device{act: tensor.BF16, desc: driver.DeviceInfo{Major: 9}}
+	head := device.Tensor{Buf: &buffer{}, Rows: 1, Cols: 8, Stride: 8}
+	for name, c := range map[string]struct {
+		few    int
+		change func(l *device.DecodeLayer)
+		want   bool
+	}{
+		"several positions":          {4, func(*device.DecodeLayer) {}, true},
+		"one position":               {1, func(*device.DecodeLayer) {}, false},
+		"norms of heads":             {8, func(l *device.DecodeLayer) { l.QNorm, l.KNorm = head, head }, true},
+		"another table":              {4, func(l *device.DecodeLayer) { l.Rope = &device.Frequencies{Inv: l.Rope.Inv} }, false},
+		"scales of queries":          {4, func(l *device.DecodeLayer) { l.QBeta, l.QLength = .1, 4 }, false},
+		"a window":                   {4, func(l *device.DecodeLayer) { l.First, l.Keys = 1, 5 }, false},
+		"a factor of what is added":  {4, func(l *device.DecodeLayer) { l.Residual = .5 }, false},
+		"what only the general does": {4, func(l *device.DecodeLayer) { l.AttnPost = head }, false},
+	} {
+		d := qwen2Decoding()
+		c.change(&d.Layers[1])
+		u := dev.usesOf(&dry.Record{Decode: &d, Few: c.few})
+		if u.modules[kernel.PassModule] != c.want {
+			t.Errorf("%s: loaded %v", name, !c.want)
 		}
 	}
 }

@@ -127,9 +127,13 @@ func (d *Device) usesOf(r *dry.Record) uses {
 		u.modules[kernel.VariantsModule] = true
 	}
 	if r.Decode != nil {
-		if m, err := decodeModule(*r.Decode); err == nil && m == kernel.GeneralModule {
+		m, err := decodeModule(*r.Decode)
+		if err == nil && m == kernel.GeneralModule {
 			u.modules[m] = true
 			delete(u.modules, kernel.VariantsModule)
+		}
+		if err == nil && r.Few > 1 && passLacks(*r.Decode, m) == "" {
+			u.modules[kernel.PassModule] = true
 		}
 	}
 	if linear { // layers of linear attention are decoded operation by operation

@@ -102,6 +102,7 @@ type Device struct {
 	waits   int
 	placed  int64 // temps so far
 	decode  *device.Decode
+	few     int // the most positions of a Decode
 	repeats map[any]repetition
 
 	exchange Exchange

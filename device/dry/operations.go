@@ -90,7 +90,7 @@ var errDecode = errors.New("operations of a dry run are recorded one by one")
 // Decode notes what is asked for, and leaves it to the operations: whether a device computes the layers at once depends on the device.
 func (s *Stream) Decode(y, x device.Tensor, d device.Decode) error {
 	device.CheckDecode(y, x, d)
-	s.dev.decode = &d
+	s.dev.decode, s.dev.few = &d, max(s.dev.few, x.Rows)
 	return errDecode
 }
 

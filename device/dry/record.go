@@ -67,7 +67,8 @@ type Record struct {
 	Link     float64                    // as the Target says
 	Expand   int64                      // bytes in which products expand matrices: the most of Kept.Scratch of those that do
 	Ops      []Count                    // in the order of their first coming
-	Decode   *device.Decode             // the layers of the latest position that a device may compute at once; nil: there was none
+	Decode   *device.Decode             // the layers of the latest positions that a device may compute at once; nil: there were none
+	Few      int                        // the most positions that it may compute so
 	Waits    int                        // times that the host waited
 	Exchange Exchange                   // what this rank of several sends
 	// Beside is what a second queue does beside the step (device.Beside), in memory of its own, whose total Static has
@@ -81,7 +82,7 @@ func (d *Device) Record() *Record {
 	r := &Record{
 		Temps: d.target.Temps.Peak(), Most: d.most, Reserved: d.target.Reserved + d.expand + d.staging, Expand: d.expand,
 		Staging: d.staging, Host: d.host, Link: d.target.Link,
-		Ops: slices.Clone(d.list), Decode: d.decode, Waits: d.waits, Exchange: d.exchange,
+		Ops: slices.Clone(d.list), Decode: d.decode, Few: d.few, Waits: d.waits, Exchange: d.exchange,
 	}
 	_, r.Static = d.static.Memory()
 	_, r.Peak = d.Memory()
@@ -104,7 +105,7 @@ func (d *Device) Record() *Record {
 func (d *Device) ResetOps() {
 	clear(d.ops)
 	clear(d.repeats)
-	d.list, d.decode, d.waits, d.exchange = nil, nil, 0, Exchange{}
+	d.list, d.decode, d.few, d.waits, d.exchange = nil, nil, 0, 0, Exchange{}
 }
 
 // Total returns the bytes that the device must have.
