@@ -234,6 +234,49 @@ func TestPromptAfterDecode(t *testing.T) {
 	}
 }
 
+// TestFewAtOnce: the hidden states of 2 to 8 positions that a model reads together, and what follows them, have the
+// bits of positions one at a time.
+func TestFewAtOnce(t *testing.T) {
+	t.Setenv("APR_EMULATOR_CC", "9.0")
+	config := small(t, 512, 512)
+	f, err := bench.RandomQuantised(config, 3, convert.Q4_K_M)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := openCUDA(t)
+	defer d.Close()
+	m, err := model.LoadFrozenAs(d, f, device.StudentWeights, device.Form{Blocks: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := d.NewStream()
+	read := func(passes ...int) []float32 {
+		const n = 16
+		cache := m.NewCache(n)
+		defer cache.Free(d)
+		hidden := d.Alloc("hidden", device.Activations, d.Info().Activations, n, m.Config.Hidden)
+		ids := d.Alloc("ids", device.Batch, tensor.I32, n, 1)
+		defer d.Free(hidden, ids)
+		s.UploadInts(ids, []int32{3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3})
+		at := 0
+		for _, rows := range passes {
+			m.Extend(s, hidden.RowRange(at, at+rows), cache, ids.RowRange(at, at+rows))
+			at += rows
+		}
+		out := make([]float32, at*m.Config.Hidden)
+		if err := s.Download(out, hidden.RowRange(0, at)); err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	want := read(1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1)
+	for _, passes := range [][]int{{2, 1, 3, 8}, {5, 1, 7, 1}} {
+		if !slices.Equal(read(passes...), want) {
+			t.Errorf("%d positions together have other bits than one at a time", passes)
+		}
+	}
+}
+
 // prompt feeds n positions at once, then more one at a time, and returns the logits of the last one.
 func prompt(t *testing.T, m *model.Model, s device.Stream, n, more int) []float32 {
 	t.Helper()

@@ -2,8 +2,9 @@ package device
 
 import "apr/tensor"
 
-// Decode describes the layers of a model for one position of a sequence, or several consecutive ones, whose earlier keys and values are in
-// caches. It says everything that the layers compute: a device that lacks one of these features refuses the whole by its name.
+// Decode describes the layers of a model for one position of a sequence, or several consecutive ones, whose earlier
+// keys and values are in caches. It says everything that the layers compute: a device that lacks one of these features
+// refuses the whole by its name.
 type Decode struct {
 	Layers   []DecodeLayer
 	Norm     Tensor // [1, h], of y
@@ -41,7 +42,7 @@ type DecodeLayer struct {
 
 	Cache            Tensor  // [capacity, 2·KVHeads·HeadDim]: a finished key, then its value
 	Shared           bool    // an earlier layer has written this position to Cache
-	Row, First, Keys int     // the position's row of Cache, and the rows that it sees, with its own; each further one has the next row, and sees it, too
+	Row, First, Keys int     // the position's row of Cache, and those that it sees, with its own; the next ones see more
 	Scale, Cap       float64 // as in Attn
 
 	O     Weight // [h, Heads·HeadDim]
@@ -66,8 +67,8 @@ type DecodePerLayer struct {
 type Decoder interface {
 	// Decode runs the layers on x [n, h], which it leaves as it was, and writes y [r, h] = norm(x, d.Norm) of the last r
 	// rows after the last one. It keeps the positions' keys and values in the caches. It returns why not, and has done
-	// nothing, if the device has no such operation for these weights or so many positions, or lacks a feature of the layers,
-	// which the error names.
+	// nothing, if the device has no such operation for these weights or so many positions, or lacks a feature of the
+	// layers, which the error names.
 	Decode(y, x Tensor, d Decode) error
 }
 
@@ -121,7 +122,8 @@ func checkDecodeLayer(l *DecodeLayer, h, more int) {
 	activation(op, l.Act)
 	need(l.Cache.Cols == 2*kv, op, wrongShapes)
 	need(l.Row >= 0 && l.Row+more < l.Cache.Rows, op, "the cache is full")
-	need(l.First >= 0 && l.First <= l.Row && l.Row < l.First+l.Keys && l.First+l.Keys+more <= l.Cache.Rows, op, "the position sees keys that are not there")
+	need(l.First >= 0 && l.First <= l.Row && l.Row < l.First+l.Keys && l.First+l.Keys+more <= l.Cache.Rows, op,
+		"the position sees keys that are not there")
 	if p := l.PerLayer; p != nil {
 		need(p.Gate != nil && p.Project != nil, op, noWeight)
 		views(op, p.Input, p.Norm)

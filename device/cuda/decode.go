@@ -15,8 +15,8 @@ import (
 var _ device.Decoder = (*Stream)(nil)
 
 // Decode runs all layers for one position, or up to kernel.DecodeRowsMost, as one launch, where all their matrices are
-// block-quantised. The first call converts them to tiles, in place; products of many rows convert what they expand back to
-// rows.
+// block-quantised. The first call converts them to tiles, in place; products of many rows convert what they expand back
+// to rows.
 func (s *Stream) Decode(y, x device.Tensor, d device.Decode) error {
 	device.CheckDecode(y, x, d)
 	module, err := decodeModule(d)
@@ -198,8 +198,8 @@ func needsGeneral(l, first *device.DecodeLayer) bool {
 		l.Act != device.SiLU || l.PerLayer != nil || one(l.Residual) != one(first.Residual) || one(l.OutScale) != 1
 }
 
-// passLacks returns what the kernels of kernel.PassModule lack for layers that a module of one position computes, or "": of what
-// kernel.VariantsModule has they know norms of heads.
+// passLacks returns what the kernels of kernel.PassModule lack for layers that a module of one position computes, or
+// "": of what kernel.VariantsModule has they know norms of heads.
 func passLacks(d device.Decode, module string) string {
 	if module == kernel.GeneralModule {
 		return "layers of several kinds"

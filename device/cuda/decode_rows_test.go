@@ -24,10 +24,11 @@ func (b *decodeBench) passLayers(position, rows int, norms bool) device.Decode {
 	for i := range 3 {
 		types := []tensor.DType{tensor.Q4_K, tensor.Q5_K, tensor.Q6_K}
 		l := device.DecodeLayer{
-			AttnNorm: b.norm(passHidden), FFNNorm: b.norm(passHidden), Heads: passHeads, KVHeads: passKV, HeadDim: passDim, Rope: rope,
-			QKV: of(types[i], q+2*kv, passHidden), O: of(types[(i+1)%3], passHidden, q), GateUp: of(types[i], 2*passInter, passHidden),
-			Down: of(types[(i+2)%3], passHidden, passInter), Cache: b.tensor(tensor.BF16, position+rows+2, 2*kv, 1, 0),
-			Row: position, Keys: position + 1, Scale: .2,
+			AttnNorm: b.norm(passHidden), FFNNorm: b.norm(passHidden),
+			Heads: passHeads, KVHeads: passKV, HeadDim: passDim, Rope: rope, Scale: .2,
+			QKV: of(types[i], q+2*kv, passHidden), O: of(types[(i+1)%3], passHidden, q),
+			GateUp: of(types[i], 2*passInter, passHidden), Down: of(types[(i+2)%3], passHidden, passInter),
+			Cache: b.tensor(tensor.BF16, position+rows+2, 2*kv, 1, 0), Row: position, Keys: position + 1,
 		}
 		if norms {
 			l.QNorm, l.KNorm = b.norm(passDim), b.norm(passDim)
@@ -39,8 +40,8 @@ func (b *decodeBench) passLayers(position, rows int, norms bool) device.Decode {
 	return d
 }
 
-// TestDecodeRows: each row of a launch of several positions, and what the caches hold afterwards, has the bits that launches of one
-// position give. From position 766 on some rows' keys are cut into shares and some rows' are not.
+// TestDecodeRows: each row of a launch of several positions, and what the caches hold afterwards, has the bits that
+// launches of one position give. From position 766 on some rows' keys are cut into shares and some rows' are not.
 func TestDecodeRows(t *testing.T) {
 	findDriver(t)
 	t.Setenv("APR_EMULATOR_CC", "9.0")
@@ -54,7 +55,8 @@ func TestDecodeRows(t *testing.T) {
 			b.s = b.d.NewStream()
 			d := b.passLayers(c.position, c.rows, c.norms)
 			x := b.tensor(tensor.BF16, c.rows, passHidden, 1, 0)
-			y, one := b.d.Alloc("y", device.Batch, tensor.BF16, c.kept, passHidden), b.d.Alloc("y", device.Batch, tensor.BF16, c.rows, passHidden)
+			y := b.d.Alloc("y", device.Batch, tensor.BF16, c.kept, passHidden)
+			one := b.d.Alloc("one", device.Batch, tensor.BF16, c.rows, passHidden)
 			before := b.caches(d)
 			b.decode(y, x, d)
 			got, caches := b.download(y), b.downloads(d)

@@ -130,10 +130,12 @@ func TestDecodesVariants(t *testing.T) {
 	}
 }
 
-// TestPassModule: the kernels of several positions are loaded where such a pass was recorded and they compute its layers.
+// TestPassModule: the kernels of several positions are loaded where such a pass was recorded and they compute its
+// layers.
 func TestPassModule(t *testing.T) {
 	dev := &Device{act: tensor.BF16, desc: driver.DeviceInfo{Major: 9}}
 	head := device.Tensor{Buf: &buffer{}, Rows: 1, Cols: 8, Stride: 8}
+	other := &device.Frequencies{Inv: []float64{1, .5, .25, .1}}
 	for name, c := range map[string]struct {
 		few    int
 		change func(l *device.DecodeLayer)
@@ -142,7 +144,7 @@ func TestPassModule(t *testing.T) {
 		"several positions":          {4, func(*device.DecodeLayer) {}, true},
 		"one position":               {1, func(*device.DecodeLayer) {}, false},
 		"norms of heads":             {8, func(l *device.DecodeLayer) { l.QNorm, l.KNorm = head, head }, true},
-		"another table":              {4, func(l *device.DecodeLayer) { l.Rope = &device.Frequencies{Inv: l.Rope.Inv} }, false},
+		"another table":              {4, func(l *device.DecodeLayer) { l.Rope = other }, false},
 		"scales of queries":          {4, func(l *device.DecodeLayer) { l.QBeta, l.QLength = .1, 4 }, false},
 		"a window":                   {4, func(l *device.DecodeLayer) { l.First, l.Keys = 1, 5 }, false},
 		"a factor of what is added":  {4, func(l *device.DecodeLayer) { l.Residual = .5 }, false},

@@ -67,7 +67,7 @@ type Record struct {
 	Link     float64                    // as the Target says
 	Expand   int64                      // bytes in which products expand matrices: the most of Kept.Scratch of those that do
 	Ops      []Count                    // in the order of their first coming
-	Decode   *device.Decode             // the layers of the latest positions that a device may compute at once; nil: there were none
+	Decode   *device.Decode             // the layers of the latest positions that a device may compute at once; or nil
 	Few      int                        // the most positions that it may compute so
 	Waits    int                        // times that the host waited
 	Exchange Exchange                   // what this rank of several sends

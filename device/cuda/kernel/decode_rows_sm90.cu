@@ -1,19 +1,20 @@
-// All layers of a model for 2 to 8 consecutive positions of a sequence as one launch: decode_layers.cuh for several rows of x,
-// with its tiles, copies, exchanges and barriers, and for each row its bits. Matrices are of Q4_K, Q5_K and Q6_K.
+// All layers of a model for 2 to 8 consecutive positions of a sequence as one launch: decode_layers.cuh for several
+// rows of x, with its tiles, copies, exchanges and barriers, and for each row its bits. Matrices are of Q4_K, Q5_K and
+// Q6_K.
 //
-// Tensor cores multiply a group of 32 columns of a tile by four rows of x at a time, whose parts hi and lo are the eight columns of
-// the matrix B: lane 4g + t gets the sums of rows g and g+8 for row t of x. What decode_layers.cuh adds up in four lanes, this lane
-// adds up in four sums, in the same order.
+// Tensor cores multiply a group of 32 columns of a tile by four rows of x at a time, whose parts hi and lo are the
+// eight columns of the matrix B: lane 4g + t gets the sums of rows g and g+8 for row t of x. What decode_layers.cuh
+// adds up in four lanes, this lane adds up in four sums, in the same order.
 //
-// x of down has too many columns to stand in shared memory for several rows, and a warp needs those of its spans alone: it rounds
-// them itself, a span at a time.
+// x of down has too many columns to stand in shared memory for several rows, and a warp needs those of its spans alone:
+// it rounds them itself, a span at a time.
 //apr:module target=sm_90a types=bf16 roles=few-row-blocks,optional emulated=yes
 #include "decode_layers.cuh"
 
-// How 256 values of four rows of x stand in shared memory: four planes, of which plane j has what lane 4g + t holds of B for groups 2j
-// and 2j+1 at 16·(4g + t), g being twice the row, and one more for lo; then for each plane and row the powers of two and the sums
-// of both groups, 16 bytes; then, so too, the sums of first halves and those of second halves. Planes are as far apart as keeps lanes
-// that write different ones at different banks.
+// How 256 values of four rows of x stand in shared memory: four planes, of which plane j has what lane 4g + t holds of
+// B for groups 2j and 2j+1 at 16·(4g + t), g being twice the row, and one more for lo; then for each plane and row the
+// powers of two and the sums of both groups, 16 bytes; then, so too, the sums of first halves and those of second
+// halves. Planes are as far apart as keeps lanes that write different ones at different banks.
 constexpr u32 LISTS_4X = 3 * 512 + 80 + 512, HALVES_4X = LISTS_4X + 256, SPAN_4X = HALVES_4X + 256;
 APR_DEVICE u32 plane_4x(u32 j) { return 512 * j + 16 * (j & 1) + 64 * (j >> 1); }
 
@@ -58,7 +59,8 @@ APR_DEVICE void round_row(u8 *x, u32 row, u32x4 v) {
     halves[0] = mul_rn(r.scale, (float)r.sum), halves[2] = mul_rn(r.scale, (float)rest);
 }
 
-// Columns is what lanes read of a tile's span of a type: codes as the operand A of groups 2j and 2j+1, and their scales.
+// Columns is what lanes read of a tile's span of a type: codes as the operand A of groups 2j and 2j+1, and their
+// scales.
 template <class B> struct PairColumns {
     u32 scale[2][2], minimum[2][2]; // codes of rows g and g+8, those of groups 0 … 3 and 4 … 7
     float d[2], dmin[2];
@@ -77,7 +79,8 @@ template <class B> struct PairColumns {
         off = fma_rn(dmin[r], from_bits(byte_perm(minimum[r][c / 4], 0x4b000000, 0x7440 + c % 4)), -two23 * dmin[r]);
     }
 };
-// pieces_at is where a lane's address for ldmatrix4 stands of 32 bytes of each row, of which the operand A has all: see mma_us.
+// pieces_at is where a lane's address for ldmatrix4 stands of 32 bytes of each row, of which the operand A has all: see
+// mma_us.
 APR_DEVICE const u8 *pieces_at(const u8 *span, u32 l, u32 pitch) { return span + pitch * (l & 15) + 16 * (l >> 4); }
 
 template <class B> struct Columns;
@@ -124,7 +127,8 @@ template <> struct Columns<RowsQ6K> {
     }
 };
 
-// times_x adds to acc the products of a span with x of 4·N rows: acc[n][r][t] is what lane t of a row of decode_layers.cuh adds up.
+// times_x adds to acc the products of a span with x of 4·N rows: acc[n][r][t] is what lane t of a row of
+// decode_layers.cuh adds up.
 template <class B, int N> APR_DEVICE void times_x(float (&acc)[N][2][4], const u8 *span, const u8 *x) {
     const u32 l = lane_here();
     const Columns<B> columns(span, l);
@@ -196,7 +200,8 @@ template <int N> struct PassProduct {
         sync_warp();
         return x;
     }
-    // multiply writes the warp's sums of the rows of its tiles for each row of x, which stands in shared memory or, of down, at from.
+    // multiply writes the warp's sums of the rows of its tiles for each row of x, which stands in shared memory or, of
+    // down, at from.
     APR_METHOD void multiply(const DecodeLayer &l, u32 product, const Span *spans, u32 count, float *sums, const bf16 *from) {
         float acc[N][2][4] = {};
         NO_UNROLL for (u32 i = 0; i < count; i++) {
@@ -224,8 +229,9 @@ template <int N> struct PassProduct {
     }
 };
 
-// normalised_rows gives `write` RMSNorm of all rows of the hidden state at `from`, as normalised does for one: a pack, its row, its
-// number, and whether there is such a pack. Four packs of a thread are on their way together; squares has a place for each warp and row of four.
+// normalised_rows gives `write` RMSNorm of all rows of the hidden state at `from`, as normalised does for one: a pack,
+// its row, its number, and whether there is such a pack. Four packs of a thread are on their way together; squares has
+// a place for each warp and row of four.
 template <class Write> APR_DEVICE void normalised_rows(const PassArgs &a, const bf16 *from, const NormPacks &norm, float *squares, const Write &write) {
     static_assert(MOST_HIDDEN == 2);
     constexpr u32 PACKS = 4;
@@ -383,8 +389,8 @@ struct LatestRows {
 constexpr u32 SHARE_KEYS = 768, MOST_SHARES = 64;
 APR_DEVICE u32 shares_of(const PassArgs &a, u32 row) { return (u32)min_of((a.position + row + SHARE_KEYS) / SHARE_KEYS, MOST_SHARES); }
 
-// attend_row is attend for a row, which sees the keys of those before it. All of them are finished by every block that needs them; the
-// cache gets the row's own. fresh has a row of 256 for q, 4·N for keys and 4·N for values.
+// attend_row is attend for a row, which sees the keys of those before it. All of them are finished by every block that
+// needs them; the cache gets the row's own. fresh has a row of 256 for q, 4·N for keys and 4·N for values.
 template <int N> APR_DEVICE void attend_row(const PassArgs &a, const DecodeLayer &layer, u32 number, u32 row, u32 h, u32 split, u8 *shared, float *squares) {
     constexpr u32 PAIRS = N == 1 ? 3 : 5; // of a thread at most, of (1 + 8·N)·128
     const u32 d = a.d, half = d / 2, group = a.heads / a.kv_heads, g = h / group, all = (a.heads + 2 * a.kv_heads) * d;

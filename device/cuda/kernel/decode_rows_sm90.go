@@ -57,7 +57,8 @@ func DecodeRowsServes(layers []DecodeLayer, s DecodeShape, rows, blocks int) err
 		}
 	}
 	if _, ok := shapePass(layers, s, rows, blocks); !ok {
-		return fmt.Errorf("%d rows of %d columns need more shared memory than the %d bytes of a block", rows, max(s.Hidden, s.Inter), s.Shared)
+		return fmt.Errorf("%d rows of %d columns need more shared memory than the %d bytes of a block", rows,
+			max(s.Hidden, s.Inter), s.Shared)
 	}
 	return nil
 }
@@ -71,17 +72,20 @@ func shapePass(layers []DecodeLayer, s DecodeShape, rows, blocks int) (p layersP
 			p.hold(w)
 		}
 	}
-	p.warpSpans = p.divide(blocks, []productShape{{q + 2*kv, 1, s.Hidden}, {s.Hidden, 1, q}, {s.Inter, 2, s.Hidden}, {s.Hidden, 1, s.Inter}})
+	p.warpSpans = p.divide(blocks, []productShape{
+		{q + 2*kv, 1, s.Hidden}, {s.Hidden, 1, q}, {s.Inter, 2, s.Hidden}, {s.Hidden, 1, s.Inter},
+	})
 	front := max(sets*passSpan*max(ceil(max(s.Hidden, q), 256), layersWarps), 4*decodePart*layersWarps+2*256*(1+8*sets))
 	return p.place(front, s.Shared-layersStatic, [...]int{
 		4 * TileRows * (layersWarps + p.blockTiles) * rows, 4 * TileRows * ceil(s.Hidden/TileRows, blocks) * rows,
-		4 * TileRows * ceil((q+2*kv)/TileRows, blocks), 8 * p.warpSpans * layersWarps, 2 * 4 * p.blockTiles, layersBytes(len(layers)),
+		4 * TileRows * ceil((q+2*kv)/TileRows, blocks), 8 * p.warpSpans * layersWarps, 2 * 4 * p.blockTiles,
+		layersBytes(len(layers)),
 	})
 }
 
 // DecodeRows is DecodeLayers for up to DecodeRowsMost consecutive positions, x [n, hidden], of which the first is
-// `position`: each sees the keys of those before it. y [r, hidden] is of the last r. A row gets the bits that DecodeLayers
-// gives it. DecodeRowsServes says what layers and shapes may be.
+// `position`: each sees the keys of those before it. y [r, hidden] is of the last r. A row gets the bits that
+// DecodeLayers gives it. DecodeRowsServes says what layers and shapes may be.
 //
 // Bytes moved: those of the blocks, and of the keys and values up to the last position, once.
 func DecodeRows(queue Queue, y, x, norm Mat, layers []DecodeLayer, s DecodeShape, position int, table, rotary uint64) {
@@ -93,13 +97,16 @@ func DecodeRows(queue Queue, y, x, norm Mat, layers []DecodeLayer, s DecodeShape
 	a := &passArgs{
 		decodeArgs: decodeArgs{
 			layers: table + layersHead, arrived: table, x: x.Ptr, y: y.Ptr, norm: norm.Ptr,
-			table: rotary + uint64(4*position*s.HeadDim), cacheStride: int64(layers[0].Cache.Stride), count: uint32(len(layers)),
-			hidden: uint32(s.Hidden), inter: uint32(s.Inter), heads: uint32(s.Heads), kvHeads: uint32(s.KVHeads), d: uint32(s.HeadDim),
-			position: uint32(position), slots: uint32(p.slots), pitch: uint32(p.pitch), ringAt: uint32(p.ring), sumsAt: uint32(p.sums),
-			ownAt: uint32(p.own), biasAt: uint32(p.bias), spansAt: uint32(p.spans), tilesAt: uint32(p.tiles), layersAt: uint32(p.layers),
-			spans: uint32(p.warpSpans), tiles: uint32(p.blockTiles), eps: float32(s.Eps), invHidden: 1 / float32(s.Hidden), scale: s.scoreScale(),
+			table: rotary + uint64(4*position*s.HeadDim), position: uint32(position),
+			cacheStride: int64(layers[0].Cache.Stride), count: uint32(len(layers)),
+			hidden: uint32(s.Hidden), inter: uint32(s.Inter), heads: uint32(s.Heads), kvHeads: uint32(s.KVHeads),
+			d: uint32(s.HeadDim), slots: uint32(p.slots), pitch: uint32(p.pitch), spans: uint32(p.warpSpans),
+			tiles: uint32(p.blockTiles), ringAt: uint32(p.ring), sumsAt: uint32(p.sums), ownAt: uint32(p.own),
+			biasAt: uint32(p.bias), spansAt: uint32(p.spans), tilesAt: uint32(p.tiles), layersAt: uint32(p.layers),
+			eps: float32(s.Eps), invHidden: 1 / float32(s.Hidden), scale: s.scoreScale(),
 		},
-		xStride: int64(x.Stride), yStride: int64(y.Stride), rows: uint32(x.Rows), kept: uint32(y.Rows), invD: 1 / float32(s.HeadDim),
+		xStride: int64(x.Stride), yStride: int64(y.Stride), rows: uint32(x.Rows), kept: uint32(y.Rows),
+		invD: 1 / float32(s.HeadDim),
 	}
 	if s.Variants {
 		a.variants = table + layersHead + uint64(layersBytes(len(layers)))
@@ -109,8 +116,8 @@ func DecodeRows(queue Queue, y, x, norm Mat, layers []DecodeLayer, s DecodeShape
 		a.part = queue.Scratch(4 * decodePart * splits * x.Rows * s.Heads)
 	}
 	queue.Launch(Launch{
-		Module: PassModule, Kernel: fmt.Sprintf("decode_rows_%d", 4*passSets(x.Rows)), Grid: [3]int{blocks, 1, 1}, Block: 32 * layersWarps,
-		Shared: p.shared, Together: true, Args: unsafe.Pointer(a),
+		Module: PassModule, Kernel: fmt.Sprintf("decode_rows_%d", 4*passSets(x.Rows)),
+		Grid: [3]int{blocks, 1, 1}, Block: 32 * layersWarps, Shared: p.shared, Together: true, Args: unsafe.Pointer(a),
 	})
 }
 
