@@ -81,56 +81,107 @@ func (r *reader) free() {
 	dev.Free(r.ids, r.hidden, r.best, r.chosen)
 }
 
-// read reads what is new of ids, the whole sequence, and returns the token behind each of its last n positions: the
-// i-th by the noise of that place.
-func (g *speculation) read(ctx context.Context, r *reader, ids []int32, n int) ([]int32, error) {
+// extend reads what is new of ids, the whole sequence, and leaves the states of its last n positions.
+func (g *speculation) extend(ctx context.Context, r *reader, ids []int32, n int) error {
 	for r.cache.Len() < len(ids) {
 		next := ids[r.cache.Len():]
-		next = next[:min(len(next), promptChunk)]
-		rows := 1
-		if r.cache.Len()+len(next) == len(ids) {
-			rows = n
+		rows := min(len(next), promptChunk)
+		if left := len(next) - rows; left > 0 && left < n { // the last n are read together
+			rows -= n - left
 		}
-		view := r.ids.RowRange(0, len(next))
-		g.s.UploadInts(view, next)
-		r.m.Extend(g.s, r.hidden.RowRange(0, rows), r.cache, view)
-		if rows != n || r.cache.Len() < len(ids) {
+		view, kept := r.ids.RowRange(0, rows), 1
+		if rows == len(next) {
+			kept = n
+		}
+		g.s.UploadInts(view, next[:rows])
+		r.m.Extend(g.s, r.hidden.RowRange(0, kept), r.cache, view)
+		if rows < len(next) {
 			if _, err := g.s.Wait(ctx); err != nil {
-				return nil, err
+				return err
 			}
 		}
 		if err := ctx.Err(); err != nil {
-			return nil, err
+			return err
 		}
 	}
+	return nil
+}
+
+// logits are those behind the first n states. The device also finds the largest of each, at place `at` and later ones.
+func (g *speculation) logits(r *reader, at, n int) device.Tensor {
 	z := g.s.Temp("logits", device.Logits, tensor.F32, n, g.o.Vocab)
-	defer g.s.Release(z)
 	r.m.Logits(g.s, z, r.hidden.RowRange(0, n))
+	g.s.ArgMax(r.chosen.RowRange(at, at+n), r.best.RowRange(at, at+n), z)
+	return z
+}
+
+// largest waits for what the device found at the first n places. The last one is behind a sequence of so many ids.
+func (g *speculation) largest(r *reader, n, ids int) ([]int32, error) {
 	best := make([]float32, 2*n)
-	g.s.ArgMax(r.chosen.RowRange(0, n), r.best.RowRange(0, n), z)
 	if err := g.s.Download(best, r.best.RowRange(0, n)); err != nil {
 		return nil, err
 	}
-	var logits []float32
-	if g.o.Temperature > 0 || g.o.penalises() {
-		logits = make([]float32, n*g.o.Vocab)
-		if err := g.s.Download(logits, z); err != nil {
-			return nil, err
-		}
-	}
 	out := make([]int32, n)
 	for i := range n {
-		at := len(ids) - n + i + 1 // the place of the token
 		if top := float64(best[2*i+1]); math.IsNaN(top) || math.IsInf(top, 0) {
-			return nil, fault.New(fault.Inference, "logits at position %d are not finite", at)
+			return nil, fault.New(fault.Inference, "logits at position %d are not finite", ids-n+i+1)
 		}
-		if logits == nil {
-			out[i] = int32(best[2*i])
-			continue
-		}
+		out[i] = int32(best[2*i])
+	}
+	return out, nil
+}
+
+// read reads what is new of ids, the whole sequence, and returns the token behind each of its last n positions: the
+// i-th by the noise of that place.
+func (g *speculation) read(ctx context.Context, r *reader, ids []int32, n int) ([]int32, error) {
+	if err := g.extend(ctx, r, ids, n); err != nil {
+		return nil, err
+	}
+	z := g.logits(r, 0, n)
+	defer g.s.Release(z)
+	out, err := g.largest(r, n, len(ids))
+	if err != nil || g.o.greedy() {
+		return out, err
+	}
+	logits := make([]float32, n*g.o.Vocab)
+	if err := g.s.Download(logits, z); err != nil {
+		return nil, err
+	}
+	for i := range n {
+		at := len(ids) - n + i + 1 // the place of the token
 		out[i] = g.o.choose(logits[i*g.o.Vocab:(i+1)*g.o.Vocab], ids[:at], at)
 	}
 	return out, nil
+}
+
+// greedy reports whether the token is that of the largest logit, in a place where float32 holds it.
+func (o Options) greedy() bool { return o.Temperature == 0 && !o.penalises() && o.Vocab < 1<<24 }
+
+// together returns n greedy proposals and the tokens of the model itself behind the sequence and each of them. Both read
+// what the device has chosen, and the host waits once.
+func (g *speculation) together(ctx context.Context, n int) (proposed, own []int32, err error) {
+	small, target, last := g.small, g.target, len(g.ids)-1
+	if err := g.extend(ctx, small, g.ids, 1); err != nil {
+		return nil, nil, err
+	}
+	for i := range n {
+		if i > 0 {
+			small.m.Extend(g.s, small.hidden.RowRange(0, 1), small.cache, small.chosen.RowRange(i-1, i))
+		}
+		g.s.Release(g.logits(small, i, 1))
+	}
+	if err := g.extend(ctx, target, g.ids[:last], 1); err != nil { // of the prompt
+		return nil, nil, err
+	}
+	g.s.UploadInts(target.ids.RowRange(0, 1), g.ids[last:])
+	g.s.Copy(target.ids.RowRange(1, n+1), small.chosen.RowRange(0, n))
+	target.m.Extend(g.s, target.hidden.RowRange(0, n+1), target.cache, target.ids.RowRange(0, n+1))
+	g.s.Release(g.logits(target, 0, n+1))
+	if proposed, err = g.largest(small, n, len(g.ids)+n-1); err != nil {
+		return nil, nil, err
+	}
+	own, err = g.largest(target, n+1, len(g.ids)+n)
+	return proposed, own, err
 }
 
 // choose returns the token at a place behind seen, by logits, which it may change.
@@ -218,7 +269,7 @@ func Speculate(
 	}
 	capacity := len(prompt) + o.MaxTokens + d.Tokens
 	g := &speculation{o: o, s: s, ids: slices.Clone(prompt)}
-	g.target, g.small = newReader(m, capacity, d.Tokens+1), newReader(d.Model, capacity, 1)
+	g.target, g.small = newReader(m, capacity, d.Tokens+1), newReader(d.Model, capacity, max(1, d.Tokens))
 	defer g.target.free()
 	defer g.small.free()
 	r := Result{PromptTokens: len(prompt), FinishReason: "length"}
@@ -260,25 +311,17 @@ func (g *speculation) round(ctx context.Context, d Draft, st *DraftStats, propos
 		n = min(d.Tokens, left-1)
 	}
 	known := len(g.ids)
-	ids := slices.Clone(g.ids)
-	for range n {
-		next, err := g.read(ctx, g.small, ids, 1)
-		if err != nil {
-			return nil, err
-		}
-		ids = append(ids, next[0])
-	}
-	own, err := g.read(ctx, g.target, ids, n+1)
+	proposed, own, err := g.tokens(ctx, n)
 	if err != nil {
 		return nil, err
 	}
 	kept := 0
-	for kept < n && own[kept] == ids[known+kept] {
+	for kept < n && own[kept] == proposed[kept] {
 		kept++
 	}
 	if d.Forced > 0 {
 		for kept = 0; kept < n && d.Forced > forced(known+kept); kept++ {
-			own[kept] = ids[known+kept]
+			own[kept] = proposed[kept]
 		}
 	}
 	for i := range min(kept+1, n) {
@@ -295,6 +338,23 @@ func (g *speculation) round(ctx context.Context, d Draft, st *DraftStats, propos
 		r.cache.Forget(max(0, r.cache.Len()-(known+kept)))
 	}
 	return own[:kept+1], nil
+}
+
+// tokens returns n proposals, and the tokens of the model itself behind the sequence and each of them.
+func (g *speculation) tokens(ctx context.Context, n int) (proposed, own []int32, err error) {
+	if n > 0 && g.o.greedy() {
+		return g.together(ctx, n)
+	}
+	ids := slices.Clone(g.ids)
+	for range n {
+		next, err := g.read(ctx, g.small, ids, 1)
+		if err != nil {
+			return nil, nil, err
+		}
+		ids = append(ids, next[0])
+	}
+	own, err = g.read(ctx, g.target, ids, n+1)
+	return ids[len(g.ids):], own, err
 }
 
 // forced is the uniform number by which the proposal for a place is kept, where that is forced.

@@ -205,3 +205,33 @@ func TestDraftRefusals(t *testing.T) {
 		t.Errorf("a windowed draft: %v", err)
 	}
 }
+
+// TestDraftBehindChunk: proposals are read in one pass where a chunk of the prompt ends between them.
+func TestDraftBehindChunk(t *testing.T) {
+	s, target, draft := tinyPair(t)
+	target.Config.MaxPositions, draft.Config.MaxPositions = 1024, 1024
+	prompt := make([]int32, 510)
+	for i := range prompt {
+		prompt[i] = int32(7 * i % 320)
+	}
+	o := generate.Options{MaxTokens: 6, RepeatPenalty: 1, Vocab: 320, Seed: 3}
+	write := func(k int) []int32 {
+		d := generate.Draft{Model: draft, Tokens: k}
+		r, _, err := generate.Speculate(context.Background(), target, s, prompt, o, d, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.IDs
+	}
+	want, err := generate.Generate(context.Background(), target, s, prompt, o, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := write(4); !slices.Equal(got, want.IDs) {
+		t.Errorf("greedy: %v, want %v", got, want.IDs)
+	}
+	o.Temperature = 1
+	if a, b := write(1), write(4); !slices.Equal(a, b) {
+		t.Errorf("drawn: %v with one proposal, %v with four", a, b)
+	}
+}

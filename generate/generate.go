@@ -158,7 +158,7 @@ func newGenerator(m *model.Model, s device.Stream, positions int, o Options) *ge
 		hidden: dev.Alloc("generate.hidden", device.Activations, dev.Info().Activations, 1, m.Config.Hidden),
 		logits: make([]float32, o.Vocab),
 	}
-	if o.Temperature == 0 && !o.penalises() && o.Vocab < 1<<24 {
+	if o.greedy() {
 		g.greedy = m.NewGreedy(o.Vocab)
 		if _, ok := s.(device.Fetcher); ok {
 			g.early = &early{hidden: dev.Alloc("generate.hidden", device.Activations, dev.Info().Activations, 1, m.Config.Hidden)}
