@@ -157,8 +157,8 @@ func (g *speculation) read(ctx context.Context, r *reader, ids []int32, n int) (
 // greedy reports whether the token is that of the largest logit, in a place where float32 holds it.
 func (o Options) greedy() bool { return o.Temperature == 0 && !o.penalises() && o.Vocab < 1<<24 }
 
-// together returns n greedy proposals and the tokens of the model itself behind the sequence and each of them. Both read
-// what the device has chosen, and the host waits once.
+// together returns n greedy proposals and the tokens of the model itself behind the sequence and each of them. Both
+// read what the device has chosen, and the host waits once.
 func (g *speculation) together(ctx context.Context, n int) (proposed, own []int32, err error) {
 	small, target, last := g.small, g.target, len(g.ids)-1
 	if err := g.extend(ctx, small, g.ids, 1); err != nil {

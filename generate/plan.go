@@ -61,7 +61,8 @@ func (d DryRun) drafted(dev *dry.Device, m *model.Model, prompt []int32) (*dry.R
 	}
 	ctx, k, s := context.Background(), d.DraftTokens, dev.NewStream()
 	capacity := len(prompt) + d.Options.MaxTokens + k
-	g := &speculation{o: d.Options, s: s, target: newReader(m, capacity, k+1), small: newReader(small, capacity, max(1, k))}
+	g := &speculation{o: d.Options, s: s, target: newReader(m, capacity, k+1)}
+	g.small = newReader(small, capacity, max(1, k))
 	ids := append(slices.Clone(prompt), make([]int32, k+1)...)
 	for _, r := range []*reader{g.target, g.small} {
 		_, _ = g.read(ctx, r, prompt, 1) // fails, as a dry device has no values
