@@ -88,8 +88,8 @@ func (t *Trainer) acrossSpans(c *teacher.Chunks, b corpus.Batch) (r spansReading
 }
 
 // checkAligned reports, after the first applied step, a student that computes what a teacher with another tokenizer
-// computes, as far as that teaches. Likelihoods of spans tell equality alone: what they do not tell, and a teacher that
-// teaches at too few of the positions that were read, the embedding of equal tokens stands in for.
+// computes, as far as that teaches. Likelihoods of spans tell equality alone: for what they do not tell, and for a
+// teacher that teaches at too few of the positions that were read, the embedding of equal tokens stands in.
 func (l *leg) checkAligned(k int, of side, first firstReading) error {
 	if !l.firstApplied() {
 		return nil
@@ -105,5 +105,5 @@ func (l *leg) checkAligned(k int, of side, first firstReading) error {
 			"before step %d the student gives %d spans of text the teacher's likelihood (a mean difference of %.1e nats); "+
 				"is it a copy of the teacher?", k, r.spans, r.apart)
 	}
-	return l.checkEmbedding(k, first.top1)
+	return l.checkEmbedding(k, first)
 }

@@ -118,23 +118,30 @@ func otherOrder(t *testing.T, path string) string {
 	return dir
 }
 
-// A copy whose ids are in another order is told beside a teacher that is aligned, where it teaches: by its distribution
-// and by its likelihoods. A model of other numbers is not, and neither is one with the teacher's table alone.
+// A copy whose ids are in another order is told beside a teacher that is aligned, where it teaches: by its
+// distribution and by its likelihoods, also one without a layer that does nothing. A model of other numbers is not,
+// and neither is one with the teacher's table alone, or one that was cut out of the teacher.
 func TestAlignedCopyIsTold(t *testing.T) {
 	apart := both(permuted, turned)
 	copied := otherOrder(t, changedCopy(t, tensor.F32, apart))
 	coded := otherOrder(t, changedCopy(t, tensor.F32, both(permuteAndCode, turned)))
 	other := otherOrder(t, untrained(t, 9))
 	stranger := otherOrder(t, strangerWithTable(t))
-	for _, tt := range []struct{ name, student, align, event string }{
-		{"a copy", copied, AlignAuto, runlog.FirstStepEqual}, {"a copy", copied, AlignChunk, runlog.FirstStepEqual},
-		{"in codes", coded, AlignProject, runlog.FirstStepAgrees},
-		{"in codes", coded, AlignChunk, runlog.EmbeddingAgrees},
-		{"other numbers", other, AlignChunk, ""},
-		{"with the table", stranger, AlignProject, ""},
+	hf := "../testdata/models/gosrc"
+	near := otherOrder(t, changedCopy(t, tensor.F32, noisy(0.01)))
+	cut := otherOrder(t, reshapedCopy(t, tensor.F32, func(c *arch.Config) { c.Layers = c.Layers[:5] },
+		func(_ string, _ []int, v []float32) []float32 { return v }))
+	for _, tt := range []struct{ name, teacher, student, align, event string }{
+		{"a copy", hf, copied, AlignAuto, runlog.FirstStepEqual}, {"a copy", hf, copied, AlignChunk, runlog.FirstStepEqual},
+		{"in codes", hf, coded, AlignProject, runlog.FirstStepAgrees},
+		{"in codes", hf, coded, AlignChunk, runlog.EmbeddingAgrees},
+		{"other numbers", hf, other, AlignChunk, ""},
+		{"with the table", hf, stranger, AlignProject, ""},
+		{"a layer less", idleLayer(t), near, AlignChunk, runlog.EmbeddingAgrees},
+		{"cut to 5 layers", hf, cut, AlignChunk, ""},
 	} {
 		contracttest.Cases(t, 1)
-		r := oneStep(t, func(c *Config) { from(tt.student)(c); c.Align = tt.align })
+		r := oneStep(t, func(c *Config) { from(tt.student)(c); c.Teacher, c.Align = tt.teacher, tt.align })
 		k := r.manifest.Kinship
 		t.Logf("%s, %s: cosine %.3g, angles %.3g: %s", tt.name, tt.align, float64(k.Embedding), float64(k.Angles), r.said)
 		for event, finding := range map[string]string{runlog.FirstStepEqual: "copy", runlog.FirstStepAgrees: "agrees",

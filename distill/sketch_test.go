@@ -80,9 +80,10 @@ func TestTeacherOfACacheIsKnown(t *testing.T) {
 	}
 }
 
-// Draws without entropies, and draws at another temperature than 1, do not say how far the student is from the teacher:
-// a copy is told by its embedding, also one with a layer more or without a layer that does nothing; a student that was
-// trained from other numbers, and one that was cut out of the teacher, are not.
+// Draws without entropies, and draws at another temperature than 1, do not say how far the student is from the
+// teacher: a copy is told by its embedding, also one with a layer more, without a layer that does nothing or with
+// fewer rows of the vocabulary; a student that was trained from other numbers, and one that was cut out of the
+// teacher, are not.
 func TestEmbeddingTellsACopyWithoutADivergence(t *testing.T) {
 	c := smallConfig(t, 40)
 	c.Steps, c.BatchSize, c.SeqLen = 1, 4, 64
@@ -94,6 +95,18 @@ func TestEmbeddingTellsACopyWithoutADivergence(t *testing.T) {
 	layerMore := withLayer(t, noisy(0.01))
 	threeLayers := func(c *arch.Config) { c.Layers = c.Layers[:3] }
 	cut := reshapedCopy(t, tensor.F32, threeLayers, func(_ string, _ []int, v []float32) []float32 { return v })
+	fewerRows := reshapedCopy(t, tensor.F32, func(c *arch.Config) { c.Vocab = 4096 },
+		func(name string, shape []int, v []float32) []float32 {
+			if turned(name, shape[len(shape)-1], v); name == "model.norm.weight" {
+				for i := range v {
+					v[i] *= 40
+				}
+			}
+			if strings.HasSuffix(name, "embed_tokens.weight") || name == "lm_head.weight" {
+				v = v[:4096*shape[1]]
+			}
+			return v
+		})
 	for _, tt := range []struct {
 		name, teacher, student string
 		temperature            float64
@@ -104,6 +117,7 @@ func TestEmbeddingTellsACopyWithoutADivergence(t *testing.T) {
 		{"a layer more", c.Teacher, layerMore, 1, true}, {"a layer more", c.Teacher, layerMore, 2, true},
 		{"a layer less", idleLayer(t), changedCopy(t, tensor.F32, noisy(0.01)), 2, true},
 		{"cut", c.Teacher, cut, 1, false}, {"cut", c.Teacher, cut, 2, false},
+		{"fewer rows", c.Teacher, fewerRows, 1, true},
 	} {
 		contracttest.Cases(t, 1)
 		c := c

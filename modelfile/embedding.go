@@ -8,14 +8,22 @@ const embeddingRows = 256
 const embeddingName = "model.embed_tokens.weight"
 
 // EmbeddingRows returns n rows of a model's embedding, of ids spread over the first ids of its vocabulary, as float32.
-func EmbeddingRows(f *Files, n, ids int) (rows [][]float32, err error) {
+func EmbeddingRows(f *Files, n, ids int) ([][]float32, error) {
+	n = min(n, ids)
+	at := make([]int, n)
+	for i := range at {
+		at[i] = i * ids / n
+	}
+	return embeddingRowsOf(f, at)
+}
+
+// embeddingRowsOf returns the rows of ids.
+func embeddingRowsOf(f *Files, ids []int) (rows [][]float32, err error) {
 	r, err := f.stretches(embeddingName)
 	if err != nil {
 		return nil, err
 	}
-	n = min(n, ids)
-	for i := range n {
-		at := i * ids / n
+	for _, at := range ids {
 		s, err := r.read(at, at+1)
 		if err != nil {
 			return nil, err
@@ -48,18 +56,13 @@ func EmbeddingLikenessOf(a, b *Files, pairs [][2]int32) (cosine, angles float64,
 	}
 	var rows [2][][]float32
 	for side, f := range []*Files{a, b} {
-		r, err := f.stretches(embeddingName)
-		if err != nil {
-			return 0, 0, err
+		ids := make([]int, min(embeddingRows, len(pairs)))
+		for i := range ids {
+			ids[i] = int(pairs[i*len(pairs)/len(ids)][side])
 		}
-		n := min(embeddingRows, len(pairs))
-		for i := range n {
-			at := int(pairs[i*len(pairs)/n][side])
-			s, err := r.read(at, at+1)
-			if err != nil {
-				return 0, 0, err
-			}
-			rows[side] = append(rows[side], s.values)
+		var err error
+		if rows[side], err = embeddingRowsOf(f, ids); err != nil {
+			return 0, 0, err
 		}
 	}
 	return MeanCosine(rows[0], rows[1]), SameAngles(rows[0], rows[1]), nil

@@ -169,15 +169,24 @@ func (s Sketch) Kinship(ctx context.Context, c arch.Config, b *Files) (Kinship, 
 	return k, nil
 }
 
-// Embedding is EmbeddingLikeness of the model of description c that s was made of; 0 and 0 too where b lacks some of
-// its ids.
+// Embedding is EmbeddingLikeness of the model of description c that s was made of, by the rows of ids that b has,
+// too; 0 and 0 where those are fewer than half of the sketch's: the angles between a few rows are alike by chance.
 func (s Sketch) Embedding(c arch.Config, b *Files) (cosine, angles float64, err error) {
-	if c.Hidden != b.Config.Hidden || b.Config.Vocab < c.Vocab {
+	if c.Hidden != b.Config.Hidden {
 		return 0, 0, nil
 	}
-	rows, err := EmbeddingRows(b, len(s.Rows), c.Vocab)
+	var ids []int
+	for i := range s.Rows { // in ascending order
+		if id := i * c.Vocab / len(s.Rows); id < b.Config.Vocab {
+			ids = append(ids, id)
+		}
+	}
+	if 2*len(ids) < len(s.Rows) {
+		return 0, 0, nil
+	}
+	rows, err := embeddingRowsOf(b, ids)
 	if err != nil {
 		return 0, 0, err
 	}
-	return MeanCosine(s.Rows, rows), SameAngles(s.Rows, rows), nil
+	return MeanCosine(s.Rows[:len(ids)], rows), SameAngles(s.Rows[:len(ids)], rows), nil
 }
