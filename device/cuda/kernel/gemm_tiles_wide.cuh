@@ -66,15 +66,10 @@ template <> struct Decoded<RowsQ4K> : InTile<RowsQ4K> {
     APR_METHOD static u32 place(u32 w, u32) { return w << 3; }
     APR_METHOD static void scales(float (&s)[4], float (&off)[4], const u8 *span, u32 row, u32 t, u32) {
         pair_scales(s, off, load16(InTile<RowsQ4K>::of(span, row, 8)), t);
-        s[0] *= 0.5f, s[1] *= 1048576; // 2²⁴/16
+        s[0] *= 0.5f;
     }
 };
 
-// small reports whether units with scale c become floats as halves below the least normal one, code·2⁻²⁴, two bytes at a
-// time: an instruction more for four codes, but fewer of those that half as many lanes compute in a cycle. High nibbles
-// of Q4_K do, which need to be moved to their place by one of those.
-template <class D> constexpr bool small(u32) { return false; }
-template <> constexpr bool small<Decoded<RowsQ4K>>(u32 c) { return c == 1; }
 template <> struct Decoded<RowsQ5K> : InTile<RowsQ5K> {
     static constexpr float base = 32;
     static constexpr u32 top = 0x42000000, pick = 0x7044, step = 0x100;
@@ -86,10 +81,17 @@ template <> struct Decoded<RowsOfGroups<GroupQ8_0>> : InTile<RowsOfGroups<GroupQ
     APR_METHOD static u32 place(u32 w, u32) { return w ^ 0x80808080u; }
 };
 
+// small is not 0 if units with scale c become floats as halves below the least normal one, code·2⁻²⁴, two bytes at a time:
+// an instruction more for four codes, but fewer of those that half as many lanes compute in a cycle. It is what their
+// scale is multiplied by. High nibbles of Q4_K, which are worth 16 times theirs, would need one more to get to their place.
+template <class D> constexpr float small(u32) { return 0; }
+template <> constexpr float small<Decoded<RowsQ4K>>(u32 c) { return c == 1 ? 0x1p20f : 0; }
+template <> constexpr float small<Decoded<RowsQ6K>>(u32) { return 0x1p24f; }
+
 // decode makes four values of a word of codes: of x the first two, then the others.
 template <class D> APR_DEVICE void decode(u32 &a, u32 &b, u32 word, u32 k, float s, float less) {
     float v[4];
-    if (small<D>(k / 2)) {
+    if (small<D>(k / 2) != 0) {
         UNROLL for (u32 i = 0; i < 4; i += 2) {
             const u32 two = byte_perm(word, 0, i ? 0x4342 : 0x4140);
             v[i] = fma_rn(s, from_f16((u16)two), -less), v[i + 1] = fma_rn(s, from_f16((u16)(two >> 16)), -less);
@@ -109,8 +111,11 @@ template <class D> struct SpanScales {
         UNROLL for (u32 r = 0; r < 2; r++) {
             float off[4];
             D::scales(s[r], off, w, g + 8 * r, t, groups);
-            UNROLL for (u32 k = 0; k < 4 / units; k++)
-                less[r][k] = small<D>(k) ? off[k] : D::bias < 0 ? fma_rn(s[r][k], D::base, off[k]) : mul_rn(s[r][k], D::base + D::bias);
+            UNROLL for (u32 k = 0; k < 4 / units; k++) {
+                const float base = small<D>(k) != 0 ? 0 : D::base;
+                less[r][k] = D::bias >= 0 ? mul_rn(s[r][k], base + D::bias) : base != 0 ? fma_rn(s[r][k], base, off[k]) : off[k];
+                if (small<D>(k) != 0) s[r][k] *= small<D>(k);
+            }
         }
     }
     // decode makes four values of a word of codes of unit k and row g + 8r.
