@@ -33,6 +33,15 @@ APR_DEVICE u32 lane_here() {
     return (u32)l;
 }
 
+// pick returns v[i]. Rows are loaded together and take turns in a loop: code that stands there once for each of them is
+// code that multiprocessors fetch in each layer, and would take longer than what it does.
+template <int M> APR_DEVICE u32x4 pick(const u32x4 (&v)[M], u32 i) {
+    u32x4 r = v[0];
+    UNROLL for (u32 k = 1; k < M; k++)
+        if (i == k) r = v[k];
+    return r;
+}
+
 // PassExchange is Exchange for all rows, one after the other in each place.
 struct PassExchange {
     bf16 *qkv, *att, *o, *down, *product;
@@ -191,25 +200,26 @@ template <int N> struct PassProduct {
         u8 *x = shared + warp() * (N * SPAN_4X);
         NO_UNROLL for (u32 first = 0; first < a.rows; first += 4) {
             const bf16 *row = from + first * (u64)a.inter, *pack = row + 256 * span + 8 * lane_here();
+            const u32 count = (u32)min_of(4, a.rows - first);
             u32x4 v[4] = {};
             UNROLL for (u32 r = 0; r < 4; r++)
-                if (first + r < a.rows) v[r] = strong_load16(pack + r * (u64)a.inter);
-            UNROLL for (u32 r = 0; r < 4; r++)
-                if (first + r < a.rows) round_row(x + first / 4 * SPAN_4X, r, settled(v[r], row + r * (u64)a.inter, 32 * span, a.inter / 8));
+                if (r < count) v[r] = strong_load16(pack + r * (u64)a.inter);
+            NO_UNROLL for (u32 r = 0; r < count; r++)
+                round_row(x + first / 4 * SPAN_4X, r, settled(pick(v, r), row + r * (u64)a.inter, 32 * span, a.inter / 8));
         }
         sync_warp();
         return x;
     }
     // multiply writes the warp's sums of the rows of its tiles for each row of x, which stands in shared memory or, of
-    // down, at from.
-    APR_METHOD void multiply(const DecodeLayer &l, u32 product, const Span *spans, u32 count, float *sums, const bf16 *from) {
+    // down, where other blocks left it.
+    APR_METHOD void multiply(u32 layer, u32 product, const Span *spans, u32 count) {
         float acc[N][2][4] = {};
         NO_UNROLL for (u32 i = 0; i < count; i++) {
             const Span s = spans[i];
-            const u32 kind = l.kind[s.matrix], type = kind / 4096, before = s.at * 2 * (kind & 4095);
+            const u32 kind = m.layers[layer].kind[s.matrix], type = kind / 4096, before = s.at * 2 * (kind & 4095);
             int which = (int)product;
             opaque(which); // or there would be a loop for each product
-            const u8 *x = which == 3 ? own_x(from, s.number) : shared + s.number * (N * SPAN_4X), *w = ring.wait() + lead(before);
+            const u8 *x = which == 3 ? own_x(PassExchange(a, layer).product, s.number) : shared + s.number * (N * SPAN_4X), *w = ring.wait() + lead(before);
             if (type == 0) times_x<RowsQ4K, N>(acc, w, x);
             else if (type == 2) times_x<RowsQ6K, N>(acc, w, x);
             else times_x<RowsQ5K, N>(acc, w, x);
@@ -217,6 +227,9 @@ template <int N> struct PassProduct {
             feed.fill(m, ring);
             ring.advance(a);
             if (s.number + 1 < m.spans(which) && i + 1 < count) continue; // of the same tile
+            int at = (int)a.sums_at;
+            opaque(at);
+            float *sums = (float *)(shared + at);
             UNROLL for (u32 k = 0; k < N; k++) {
                 const u32 row = 4 * k + (lane() & 3);
                 UNROLL for (u32 r = 0; r < 2; r++) {
@@ -230,36 +243,36 @@ template <int N> struct PassProduct {
 };
 
 // normalised_rows gives `write` RMSNorm of all rows of the hidden state at `from`, as normalised does for one: a pack,
-// its row, its number, and whether there is such a pack. Four packs of a thread are on their way together; squares has
-// a place for each warp and row of four.
-template <class Write> APR_DEVICE void normalised_rows(const PassArgs &a, const bf16 *from, const NormPacks &norm, float *squares, const Write &write) {
+// its row, its number, and whether there is such a pack. squares has a place for each warp and row of four.
+template <class Write>
+APR_DEVICE void normalised_rows(const PassArgs &a, const bf16 *from, const NormPacks &norm, float *squares, const Write &write) {
     static_assert(MOST_HIDDEN == 2);
-    constexpr u32 PACKS = 4;
-    const u32 rows = a.rows, packs = a.hidden / 8, wide = packs > threads() ? 1 : 0, batch = PACKS >> wide; // wide: a thread has two packs of a row
-    NO_UNROLL for (u32 first = 0; first < rows; first += batch) {
+    constexpr u32 PACKS = 4; // of a thread, that are loaded together
+    const u32 packs = a.hidden / 8, wide = packs > threads() ? 1 : 0, batch = PACKS >> wide; // wide: two packs of a row
+    NO_UNROLL for (u32 first = 0; first < a.rows; first += batch) {
+        const u32 count = (u32)min_of(batch, a.rows - first) << wide;
         int of_thread = (int)thread();
         opaque(of_thread); // places are computed here, not kept in registers during products
-        Pack<bf16, 8> v[PACKS] = {};
+        u32x4 v[PACKS] = {};
         UNROLL for (u32 i = 0; i < PACKS; i++) {
             const u32 row = first + (i >> wide), pack = (u32)of_thread + (i & wide) * threads();
-            if (row < rows && pack < packs) v[i].v = strong_load16(from + row * (u64)a.hidden + 8 * pack);
+            if (i < count && pack < packs) v[i] = strong_load16(from + row * (u64)a.hidden + 8 * pack);
         }
         float p[8], q[8], sum = 0, rstd = 0;
-        UNROLL for (u32 i = 0; i < PACKS; i++) {
+        NO_UNROLL for (u32 i = 0; i < count; i++) {
             const u32 row = first + (i >> wide);
-            if (row >= rows) continue;
+            Pack<bf16, 8> x = {settled(pick(v, i), from + row * (u64)a.hidden, 32 * warp() + (i & wide) * threads(), packs)};
+            UNROLL for (u32 k = 0; k < PACKS; k++)
+                if (i == k) v[k] = x.v;
+            widen(p, x);
             if ((i & wide) == 0) sum = 0;
-            v[i].v = settled(v[i].v, from + row * (u64)a.hidden, 32 * warp() + (i & wide) * threads(), packs);
-            widen(p, v[i]);
             UNROLL for (int e = 0; e < 8; e++) sum = fma_rn(p[e], p[e], sum);
             if ((i & wide) < wide) continue;
-            sum = warp_sum(sum);
-            if (lane() == 0) squares[(i >> wide) * DECODE_WARPS + warp()] = sum;
+            const float all = warp_sum(sum);
+            if (lane() == 0) squares[(i >> wide) * DECODE_WARPS + warp()] = all;
         }
         sync_block();
-        UNROLL for (u32 i = 0; i < PACKS; i++) {
-            const u32 row = first + (i >> wide);
-            if (row >= rows) continue;
+        NO_UNROLL for (u32 i = 0; i < count; i++) {
             if ((i & wide) == 0) {
                 sum = 0;
                 UNROLL for (u32 k = 0; k < DECODE_WARPS; k++) sum += squares[(i >> wide) * DECODE_WARPS + k];
@@ -267,15 +280,16 @@ template <class Write> APR_DEVICE void normalised_rows(const PassArgs &a, const 
             }
             const u32 pack = (u32)of_thread + (i & wide) * threads();
             if (pack - lane() >= packs) continue; // of the whole warp
-            widen(p, v[i]);
             Pack<float, 8> weights = norm.w[0];
             if (i & wide) weights = norm.w[1];
+            Pack<bf16, 8> x = {pick(v, i)};
+            widen(p, x);
             widen(q, weights);
             UNROLL for (int e = 0; e < 8; e++) p[e] = p[e] * rstd * q[e];
-            narrow(v[i], p);
-            write(v[i].v, row, pack, pack < packs);
+            narrow(x, p);
+            write(x.v, first + (i >> wide), pack, pack < packs);
         }
-        if (first + batch < rows) sync_block(); // squares have been read
+        if (first + batch < a.rows) sync_block(); // squares have been read
     }
 }
 
@@ -287,10 +301,9 @@ template <int N> APR_DEVICE void rounded_rows(const PassArgs &a, const bf16 *fro
         u32x4 v[LOADS] = {};
         UNROLL for (u32 k = 0; k < LOADS; k++)
             if (first + k * DECODE_WARPS < all) v[k] = strong_load16(from + 256 * (u64)(first + k * DECODE_WARPS) + 8 * lane());
-        UNROLL for (u32 k = 0; k < LOADS; k++) {
-            const u32 i = first + k * DECODE_WARPS, row = i / spans, span = i % spans;
-            if (i >= all) break;
-            round_row(x + (span * N + row / 4) * SPAN_4X, row % 4, settled(v[k], from, 32 * i, 32 * all));
+        NO_UNROLL for (u32 i = first, k = 0; i < all && k < LOADS; i += DECODE_WARPS, k++) {
+            const u32 row = i / spans, span = i % spans;
+            round_row(x + (span * N + row / 4) * SPAN_4X, row % 4, settled(pick(v, k), from, 32 * i, 32 * all));
         }
     }
 }
@@ -392,7 +405,6 @@ APR_DEVICE u32 shares_of(const PassArgs &a, u32 row) { return (u32)min_of((a.pos
 // attend_row is attend for a row, which sees the keys of those before it. All of them are finished by every block that
 // needs them; the cache gets the row's own. fresh has a row of 256 for q, 4·N for keys and 4·N for values.
 template <int N> APR_DEVICE void attend_row(const PassArgs &a, const DecodeLayer &layer, u32 number, u32 row, u32 h, u32 split, u8 *shared, float *squares) {
-    constexpr u32 PAIRS = N == 1 ? 3 : 5; // of a thread at most, of (1 + 8·N)·128
     const u32 d = a.d, half = d / 2, group = a.heads / a.kv_heads, g = h / group, all = (a.heads + 2 * a.kv_heads) * d;
     int of_thread = (int)thread();
     opaque(of_thread);
@@ -405,42 +417,40 @@ template <int N> APR_DEVICE void attend_row(const PassArgs &a, const DecodeLayer
     auto column = [&](u32 k) {
         return k == 0 ? row * all + h * d : k <= row + 1 ? (k - 1) * all + (a.heads + g) * d : (k - row - 2) * all + (a.heads + a.kv_heads + g) * d;
     };
-    bf16 low[PAIRS] = {}, high[PAIRS] = {};
-    UNROLL for (u32 n = 0; n < PAIRS; n++) {
-        const u32 k = kind + n * step;
-        if (k < kinds) low[n] = strong_load(qkv + column(k)), high[n] = strong_load(qkv + column(k) + half);
-    }
+    // Pairs of a row d/2 apart: as they come, then normalised and turned by the thread that wrote them.
+    auto place = [&](u32 k) { return (k == 0 ? fresh : k <= row + 1 ? fresh_k + 256 * (k - 1) : fresh_v + 256 * (k - row - 2)) + i; };
     const bf16 *keys = layer.cache + g * d, *values = keys + a.kv_heads * d;
     const Lanes lanes(d);
     Ahead<KEYS_AHEAD, bf16> ahead;
     ahead.load(lanes, RowsFrom<bf16>{keys, a.cache_stride}, RowsFrom<bf16>{values, a.cache_stride}, first, (int)min_of(end, position));
     const float *q_norm = a.variants ? a.variants[number].q_norm : nullptr, *k_norm = a.variants ? a.variants[number].k_norm : nullptr;
-    UNROLL for (u32 n = 0; n < PAIRS; n++) {
-        const u32 k = kind + n * step;
-        if (k < kinds) low[n] = settled(low[n], qkv + column(k)), high[n] = settled(high[n], qkv + column(k) + half);
+    NO_UNROLL for (u32 k = kind, n = 0; n * step < kinds; k += step, n++) { // of the whole warp
+        float p = 0, q = 0;
+        if (k < kinds) {
+            const bf16 *from = qkv + column(k);
+            const bf16 low = strong_load(from), high = strong_load(from + half);
+            bf16 *to = place(k);
+            to[0] = settled(low, from), to[half] = settled(high, from + half);
+            p = from_bf16(to[0]), q = from_bf16(to[half]);
+        }
         if (!a.variants) continue;
-        const float p = from_bf16(low[n]), q = from_bf16(high[n]), sum = warp_sum(fma_rn(p, p, q * q)); // of a part of one row
+        const float sum = warp_sum(fma_rn(p, p, q * q)); // of a part of one row
         if (lane() == 0) squares[n * DECODE_WARPS + warp()] = sum;
     }
     if (a.variants) sync_block();
-    UNROLL for (u32 n = 0; n < PAIRS; n++) {
-        const u32 k = kind + n * step;
-        if (k >= kinds) continue;
-        float p = from_bf16(low[n]), q = from_bf16(high[n]);
-        const bool turns = k <= row + 1;
-        const u32 of = k == 0 ? row : turns ? k - 1 : k - row - 2;
-        const float *weights = !turns ? nullptr : k == 0 ? q_norm : k_norm;
+    NO_UNROLL for (u32 k = kind; k <= row + 1; k += step) { // those that turn
+        bf16 *to = place(k);
+        float p = from_bf16(to[0]), q = from_bf16(to[half]);
+        const float *weights = k == 0 ? q_norm : k_norm;
         if (weights) {
             float sum = 0;
             NO_UNROLL for (u32 part = 0; part < half / 32; part++) sum += squares[k * (half / 32) + part];
             const float rstd = 1.0f / sqrt_rn(fma_rn(sum, a.inv_d, a.eps));
             p = from_bf16(to_bf16(p * rstd * weights[i])), q = from_bf16(to_bf16(q * rstd * weights[half + i]));
         }
-        float cosine = 0, sine = 0;
-        if (turns) cosine = a.table[of * d + 2 * i], sine = a.table[of * d + 2 * i + 1];
-        bf16 *to = (k == 0 ? fresh : (turns ? fresh_k : fresh_v) + 256 * of) + i;
-        to[0] = to_bf16(turns ? p * cosine - q * sine : p);
-        to[half] = to_bf16(turns ? q * cosine + p * sine : q);
+        const float *turn = a.table + (k == 0 ? row : k - 1) * d + 2 * i;
+        const float cosine = turn[0], sine = turn[1];
+        to[0] = to_bf16(p * cosine - q * sine), to[half] = to_bf16(q * cosine + p * sine);
     }
     sync_block();
     if (h % group == 0 && split == 0 && thread() < d) {
@@ -487,13 +497,17 @@ template <int N> APR_DEVICE void decode_rows(const PassArgs &a) {
         opaque(n);
         return (float *)(shared + n);
     };
-    const bool last_warp = warp() == DECODE_WARPS - 1; // which alone arrives at barriers and waits there
+    auto last_warp = [] { // which alone arrives at barriers and waits there
+        int n = (int)thread();
+        opaque(n);
+        return n / 32 == DECODE_WARPS - 1;
+    };
     auto arrive = [&] {
-        if (!last_warp) return;
+        if (!last_warp()) return;
         grid_arrive(a.arrived);
         if (lane() == 31) meetings[0]++;
     };
-    if (last_warp) begin_rows(a, m, at(a.own_at));
+    if (last_warp()) begin_rows(a, m, at(a.own_at));
     arrive();
     if (lane() < a.slots) bulk_init(filled + warp() * SLOTS + lane(), 1);
     sync_warp();
@@ -509,7 +523,6 @@ template <int N> APR_DEVICE void decode_rows(const PassArgs &a) {
         x.ring.parity = 0; // nothing has been waited for
     }
     grid_wait(a.arrived, meetings[0]);
-    const u32 splits = shares_of(a, a.rows - 1);
     NO_UNROLL for (u32 layer = 0; layer < a.count; layer++) {
         const Span *spans = x.feed.spans;
         NO_UNROLL for (u32 product = 0; product < PRODUCTS; product++) {
@@ -527,12 +540,12 @@ template <int N> APR_DEVICE void decode_rows(const PassArgs &a) {
             } else if (product == 1) rounded_rows<N>(a, PassExchange(a, layer).att, m.cols(1), shared);
             sync_block();
             if (product == 2) arrive();
-            if (product == 3 && last_warp) {
+            if (product == 3 && last_warp()) {
                 if (lane() == 31) grid_see(a.arrived, meetings[0]);
                 sync_warp();
                 forget_rows(a, m, layer);
             }
-            x.multiply(layers[layer], product, spans, count(product), at(a.sums_at), product == 3 ? PassExchange(a, layer).product : nullptr);
+            x.multiply(layer, product, spans, count(product));
             spans += count(product);
             sync_block();
             const PassSums found = {at(a.sums_at), (const TileSums *)at(a.tiles_at) + product * a.tiles, (DECODE_WARPS + a.tiles) * TILE};
@@ -541,6 +554,9 @@ template <int N> APR_DEVICE void decode_rows(const PassArgs &a) {
             else if (product == 2) finish_gated(a, m, found, e.product);
             else finish_added(a, m, found, at(a.own_at), product == 1 ? e.o : e.down);
             if (product > 0) continue;
+            int last = (int)a.rows - 1;
+            opaque(last);
+            const u32 splits = shares_of(a, last);
             NO_UNROLL for (u32 item = block(); item < a.rows * a.heads * splits; item += blocks()) {
                 const u32 h = item % a.heads, row = item / a.heads % a.rows, split = item / a.heads / a.rows;
                 if (split >= shares_of(a, row)) continue;
