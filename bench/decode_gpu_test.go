@@ -193,8 +193,8 @@ func TestDecodeFamilies(t *testing.T) {
 	}
 }
 
-// TestDecodeExperts: models of experts read 25 or 40 % of what an H200's memory allows or more, one with DeltaNet layers 45 %. Their operations
-// follow one another.
+// TestDecodeExperts: models of experts read 25 or 40 % of what an H200's memory allows or more, one with DeltaNet
+// layers 45 %. Operations of gpt-oss and of DeltaNet follow one another.
 func TestDecodeExperts(t *testing.T) {
 	for _, c := range []struct {
 		shape  string

@@ -132,6 +132,48 @@ func TestDecodeAgreesByFamily(t *testing.T) {
 	}
 }
 
+// smallExperts is a Qwen3-MoE whose experts the launch takes.
+func smallExperts(t *testing.T) arch.Config {
+	t.Helper()
+	c, err := arch.Parse("config.json", `{"model_type":"qwen3_moe","hidden_size":256,"num_hidden_layers":3,
+		"num_attention_heads":4,"num_key_value_heads":2,"head_dim":64,"intermediate_size":512,"moe_intermediate_size":512,
+		"num_experts":12,"num_experts_per_tok":3,"norm_topk_prob":true,"decoder_sparse_step":1,"mlp_only_layers":[],
+		"vocab_size":512,"max_position_embeddings":4096,"hidden_act":"silu"}`, arch.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.InitRange = .08
+	return c
+}
+
+// TestDecodeAgreesByExperts is TestDecodeAgrees of a model of experts. The operations of a prompt read rows of
+// experts, one launch tiles.
+func TestDecodeAgreesByExperts(t *testing.T) {
+	t.Setenv("APR_EMULATOR_CC", "9.0")
+	config := smallExperts(t)
+	for scheme, prompt := range map[convert.Scheme]int{convert.Q4_K_M: 9, convert.Q8_0: 1} {
+		t.Run(fmt.Sprintf("%v after %d", scheme, prompt), func(t *testing.T) {
+			f, err := bench.RandomQuantised(config, 3, scheme)
+			if err != nil {
+				t.Fatal(err)
+			}
+			exact, err := cpu.New(cpu.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := decoded(t, exact, f, prompt, false)
+			d := openCUDA(t)
+			defer d.Close()
+			apart := distance(decoded(t, d, f, prompt, false), want)
+			together := distance(decoded(t, d, f, prompt, true), want)
+			t.Logf("relative error %.5f as one launch, %.5f operation by operation", together, apart)
+			if !(together <= 1.15*apart) || apart == 0 {
+				t.Errorf("relative error %.5f, operation by operation %.5f", together, apart)
+			}
+		})
+	}
+}
+
 // TestDecodeNaN: rows of the embedding whose bits are those of memory that nobody has written yet (0xffff, a NaN) are a NaN like any
 // other: the launch ends, and the logits tell.
 func TestDecodeNaN(t *testing.T) {
@@ -379,6 +421,16 @@ func TestGenerationPlan(t *testing.T) {
 	}
 }
 
+// TestExpertsGenerationPlan is TestGenerationPlan for experts: nothing is taken or loaded later.
+func TestExpertsGenerationPlan(t *testing.T) {
+	t.Setenv("APR_EMULATOR_CC", "9.0")
+	f, err := bench.RandomQuantised(smallExperts(t), 3, convert.Q4_K_M)
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkGenerationPlan(t, f, 40, true)
+}
+
 // smallDelta is a model in Q4_K_M whose layers are of Gated DeltaNet or of full attention with gates.
 func smallDelta(t *testing.T, layers ...string) *modelfile.Files {
 	t.Helper()
@@ -455,6 +507,9 @@ func checkGenerationPlan(t *testing.T, f *modelfile.Files, tokens int, inBlocks 
 		t.Errorf("%d bytes to expand matrices in", r.Expand)
 	}
 	for _, p := range r.Products() {
+		if m := f.Config.Layers[0].FFN.MoE; m.Experts > 0 && p.N == m.Experts {
+			continue // a router, which stays dense
+		}
 		if direct := inBlocks && p.M <= kernel.TileProductRows; p.Direct != direct || p.Arranged != (direct && p.M > 1) && p.M > 1 {
 			t.Errorf("%d rows: %+v", p.M, p)
 		}

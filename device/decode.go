@@ -19,7 +19,7 @@ type Decode struct {
 //	q, k = q, k turned by Rope at Position, q times 1 + QBeta·ln(1+⌊Position/QLength⌋)
 //	Cache[Row] = (k, v), unless the cache is Shared
 //	x += Residual · norm(O·(attention(q, Cache[First : First+Keys]) · σ(gate, if there is one)) + OBias, AttnPost)
-//	x += Residual · norm(Down·glu(GateUp·norm(x, FFNNorm)), FFNPost)
+//	x += Residual · norm(Down·glu(GateUp·norm(x, FFNNorm)), FFNPost)   (or of Experts, if there are)
 //	x += norm(Project·(gelu_tanh(Gate·x)·Input), Norm)              (of PerLayer, if there is one)
 //	x *= OutScale
 //
@@ -50,10 +50,21 @@ type DecodeLayer struct {
 
 	GateUp, Down Weight // [2f, h], rows of gate, up; [h, f]
 	Act          Activation
+	Experts      *DecodeExperts // instead of GateUp and Down
 	PerLayer     *DecodePerLayer
 
 	Residual float64 // 0: 1
 	OutScale float64 // 0: 1
+}
+
+// DecodeExperts are the networks of which a layer has Count, in place of one: with z = Router·norm(x, FFNNorm) and
+// weights of the Active largest z, ties by the lowest number, what is normed by FFNPost is Σ
+// weight·Down·glu(Gate·norm(x, FFNNorm), Up·norm(x, FFNNorm)) over these. Renorm: as in Routing.
+type DecodeExperts struct {
+	Router         Weight // [Count, h]
+	Gate, Up, Down Weight // [Count·f, h], [Count·f, h], [Count·h, f]
+	Count, Active  int
+	Renorm         bool
 }
 
 // DecodePerLayer is the branch of per-layer embeddings.
@@ -90,7 +101,8 @@ func CheckDecode(y, x Tensor, d Decode) {
 func checkDecodeLayer(l *DecodeLayer, h, more int) {
 	const op = OpDecode
 	need(l.HeadDim > 0 && l.HeadDim%2 == 0 && l.KVHeads > 0 && l.Heads > 0 && l.Heads%l.KVHeads == 0, op, "heads do not divide, or are not of even size")
-	need(l.QKV != nil && l.O != nil && l.GateUp != nil && l.Down != nil, op, noWeight)
+	need(l.QKV != nil && l.O != nil, op, noWeight)
+	checkDecodeNetwork(l, h)
 	views(op, l.Cache)
 	optional(op, l.AttnNorm, l.AttnPost, l.FFNNorm, l.FFNPost, l.Bias, l.QNorm, l.KNorm, l.OBias)
 	vectors(op, h, l.AttnNorm, l.AttnPost, l.FFNNorm, l.FFNPost, l.OBias)
@@ -107,7 +119,6 @@ func checkDecodeLayer(l *DecodeLayer, h, more int) {
 		rows += q
 	}
 	need(l.QKV.Rows() == rows && l.QKV.Cols() == h && l.O.Rows() == h && l.O.Cols() == q, op, wrongShapes)
-	need(l.GateUp.Rows() == 2*l.Down.Cols() && l.GateUp.Cols() == h && l.Down.Rows() == h, op, wrongShapes)
 	vectors(op, rows, l.Bias)
 	optional(op, l.Sinks)
 	vectors(op, l.Heads, l.Sinks)
@@ -132,6 +143,23 @@ func checkDecodeLayer(l *DecodeLayer, h, more int) {
 		need(p.Gate.Cols() == h && p.Project.Rows() == h && p.Project.Cols() == p.Gate.Rows(), op, wrongShapes)
 	}
 	need(finite(l.Residual) && finite(l.OutScale), op, noFactor)
+}
+
+// checkDecodeNetwork checks the network or the experts of a layer.
+func checkDecodeNetwork(l *DecodeLayer, h int) {
+	const op = OpDecode
+	e := l.Experts
+	if e == nil {
+		need(l.GateUp != nil && l.Down != nil, op, noWeight)
+		need(l.GateUp.Rows() == 2*l.Down.Cols() && l.GateUp.Cols() == h && l.Down.Rows() == h, op, wrongShapes)
+		return
+	}
+	need(l.GateUp == nil && l.Down == nil, op, "a network beside experts")
+	need(e.Router != nil && e.Gate != nil && e.Up != nil && e.Down != nil, op, noWeight)
+	need(e.Active > 0 && e.Active <= e.Count && e.Count <= MaxExperts && e.Router.Rows() == e.Count, op, noRouting)
+	f := e.Down.Cols()
+	need(e.Gate.Rows() == e.Count*f && e.Up.Rows() == e.Count*f && e.Down.Rows() == e.Count*h, op, noExperts)
+	need(e.Router.Cols() == h && e.Gate.Cols() == h && e.Up.Cols() == h, op, wrongShapes)
 }
 
 // Finisher is a Stream that may finish the heads of a few positions of one sequence as one operation.

@@ -37,17 +37,8 @@ func (p *pass) decodes(at device.Decoder, dst, x device.Tensor) string {
 	d := device.Decode{Norm: p.m.norm.value, Position: p.cache.length, Eps: p.m.Config.Eps}
 	for i := range p.m.layers {
 		b := &p.m.layers[i]
-		switch {
-		case b.Linear():
-			return by + string(device.DeltaNet)
-		case b.hasExperts():
-			return by + string(device.Experts)
-		case b.qkv.lora != nil || b.o.lora != nil || b.gateUp.lora != nil || b.down.lora != nil:
-			return by + "adapters that are not merged"
-		case b.OutScale && b.outScale[0] == 0: // which a description cannot say
-			return by + "a layer's output is multiplied by 0"
-		case x.Rows > 1 && b.Attn.Window > 0 && p.cache.layers[b.Attn.KVFrom].held+x.Rows > b.Attn.Window:
-			return by + "positions that see different windows"
+		if lacks := p.decodeLacks(b, x.Rows); lacks != "" {
+			return by + lacks
 		}
 		d.Layers = append(d.Layers, p.decodeLayer(b))
 	}
@@ -55,6 +46,33 @@ func (p *pass) decodes(at device.Decoder, dst, x device.Tensor) string {
 		return by + err.Error()
 	}
 	return oneLaunch
+}
+
+// decodeLacks names what a description of a layer cannot say of n positions, or "".
+func (p *pass) decodeLacks(b *layer, n int) string {
+	m := &b.moe
+	switch {
+	case b.Linear():
+		return string(device.DeltaNet)
+	case b.qkv.lora != nil || b.o.lora != nil || b.gateUp.lora != nil || b.down.lora != nil:
+		return "adapters that are not merged"
+	case b.OutScale && b.outScale[0] == 0:
+		return "a layer's output is multiplied by 0"
+	case n > 1 && b.Attn.Window > 0 && p.cache.layers[b.Attn.KVFrom].held+n > b.Attn.Window:
+		return "positions that see different windows"
+	case !b.hasExperts():
+		return ""
+	case m.router.lora != nil || m.gate.lora != nil || m.up.lora != nil || m.down.lora != nil:
+		return "adapters that are not merged"
+	case b.FFN.MoE.Beside:
+		return "experts beside a dense network"
+	case !m.perExpert.value.IsZero() || !m.router.bias.value.IsZero() || !m.gate.bias.value.IsZero() ||
+		!m.up.bias.value.IsZero() || !m.down.bias.value.IsZero():
+		return "experts with biases or factors"
+	case !p.counts.IsZero():
+		return "experts whose use is counted"
+	}
+	return ""
 }
 
 // decodeLayer describes a layer for one position.
@@ -67,6 +85,13 @@ func (p *pass) decodeLayer(b *layer) device.DecodeLayer {
 		QBeta: a.QBeta, QLength: a.QLength, Gate: a.Gate, Sinks: b.sinks.value,
 		Cache: from.rows, Shared: !b.own, Row: from.held, Keys: from.held + 1, Scale: scoreScale(a.Scale, a.HeadDim), Cap: a.Cap,
 		O: b.o.weight, OBias: b.o.bias.value, GateUp: b.gateUp.weight, Down: b.down.weight, Act: b.act(), Residual: b.Residual,
+	}
+	if b.hasExperts() {
+		m, of := &b.moe, b.FFN.MoE
+		l.Experts = &device.DecodeExperts{
+			Router: m.router.weight, Gate: m.gate.weight, Up: m.up.weight, Down: m.down.weight,
+			Count: of.Experts, Active: of.Active, Renorm: (&expertActs{}).routing(of).Renorm,
+		}
 	}
 	if a.Rope >= 0 {
 		l.Rope = p.m.table(a.Rope, p.cache.class)

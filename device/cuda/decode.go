@@ -32,11 +32,11 @@ func (s *Stream) Decode(y, x device.Tensor, d device.Decode) error {
 	if what := passLacks(d, module); what != "" && x.Rows > 1 {
 		return fmt.Errorf("the kernel of all layers for several positions does not compute %s", what)
 	}
-	first := &d.Layers[0]
-	shape := kernel.DecodeShape{
-		Hidden: x.Cols, Inter: first.Down.Cols(), Heads: first.Heads, KVHeads: first.KVHeads, HeadDim: first.HeadDim, Eps: d.Eps,
-		Scale: first.Scale, Residual: one(first.Residual), Variants: module == kernel.VariantsModule, Shared: s.dev.desc.SharedPerBlockOptin,
+	shape := s.decodeShape(x.Cols, d)
+	if module == kernel.DecodeExpertsModule {
+		return s.decodeExperts(y, x, d, shape)
 	}
+	shape.Variants = module == kernel.VariantsModule
 	layers, err := decodeLayers(d, shape)
 	if err == nil && x.Rows == 1 {
 		err = kernel.DecodeServes(layers, shape, s.dev.desc.Multiprocessors)
@@ -46,23 +46,58 @@ func (s *Stream) Decode(y, x device.Tensor, d device.Decode) error {
 	if err != nil {
 		return err
 	}
-	o := s.beginDecode(y, x, d)
-	if o == nil {
-		return nil
-	}
 	launch := kernel.DecodeLayers
 	if x.Rows > 1 {
 		launch = kernel.DecodeRows
 	}
-	table, err := s.decodeTables(d, x.Rows, func(i int) *kernel.DecodeLayer { return &layers[i] })
-	if err != nil {
-		s.fail(err)
-		return nil
-	}
-	s.sendTable(o, kernel.DecodeTableBytes(len(layers)), func(dst []byte) { kernel.DecodeTable(dst, layers) }, func(o *operation, at uint64) {
+	s.decodeBy(y, x, d, layers, func(o *operation, at, table uint64) {
 		launch(o, mat(y), mat(x), mat(d.Norm), layers, shape, d.Position, at, table)
 	})
 	return nil
+}
+
+// decodeShape returns what all layers have in common, whose first has the least that any has.
+func (s *Stream) decodeShape(hidden int, d device.Decode) kernel.DecodeShape {
+	first := &d.Layers[0]
+	return kernel.DecodeShape{
+		Hidden: hidden, Inter: networkWidth(first), Heads: first.Heads, KVHeads: first.KVHeads, HeadDim: first.HeadDim,
+		Eps: d.Eps, Scale: first.Scale, Residual: one(first.Residual), Shared: s.dev.desc.SharedPerBlockOptin,
+	}
+}
+
+// decodeExperts is Decode by the kernel for experts.
+func (s *Stream) decodeExperts(y, x device.Tensor, d device.Decode, common kernel.DecodeShape) error {
+	e := d.Layers[0].Experts
+	shape := kernel.ExpertsShape{DecodeShape: common, Experts: e.Count, Active: e.Active, Renorm: e.Renorm}
+	layers, err := decodeLayers(d, common)
+	if err == nil {
+		err = kernel.DecodeExpertsServes(layers, shape, s.dev.desc.Multiprocessors)
+	}
+	if err != nil {
+		return err
+	}
+	s.decodeBy(y, x, d, layers, func(o *operation, at, _ uint64) {
+		kernel.DecodeExperts(o, mat(y), mat(x), mat(d.Norm), layers, shape, d.Position, at)
+	})
+	return nil
+}
+
+// decodeBy launches a kernel that reads the table of layers, at an address, and the first rotary table.
+func (s *Stream) decodeBy(
+	y, x device.Tensor, d device.Decode, layers []kernel.DecodeLayer, launch func(o *operation, at, table uint64),
+) {
+	o := s.beginDecode(y, x, d)
+	if o == nil {
+		return
+	}
+	table, err := s.decodeTables(d, x.Rows, func(i int) *kernel.DecodeLayer { return &layers[i] })
+	if err != nil {
+		s.fail(err)
+		return
+	}
+	s.sendTable(o, kernel.DecodeTableBytes(len(layers)), func(dst []byte) { kernel.DecodeTable(dst, layers) }, func(o *operation, at uint64) {
+		launch(o, at, table)
+	})
 }
 
 // decodeGeneral is Decode by the kernel that knows every feature.
@@ -95,7 +130,12 @@ func (s *Stream) beginDecode(y, x device.Tensor, d device.Decode) *operation {
 	for i := range d.Layers {
 		l := &d.Layers[i]
 		touched = append(touched, l.Cache)
-		matrices := []device.Weight{l.QKV, l.O, l.GateUp, l.Down}
+		matrices := []device.Weight{l.QKV, l.O}
+		if e := l.Experts; e != nil {
+			matrices = append(matrices, e.Gate, e.Up, e.Down)
+		} else {
+			matrices = append(matrices, l.GateUp, l.Down)
+		}
 		if p := l.PerLayer; p != nil {
 			matrices, touched = append(matrices, p.Gate, p.Project), append(touched, p.Input)
 		}
@@ -159,12 +199,21 @@ func decodeModule(d device.Decode) (string, error) {
 	general := false
 	for i := range d.Layers {
 		l := &d.Layers[i]
-		general = general || needsGeneral(l, &d.Layers[0])
-		if what := generalLacks(l); what != "" {
+		needs := needsGeneral(l, &d.Layers[0])
+		general = general || needs
+		what := generalLacks(l)
+		if what == "" && d.Layers[0].Experts != nil {
+			what = expertsLack(l, d.Layers[0].Experts, needs)
+		} else if what == "" && l.Experts != nil {
+			what = "experts in some layers"
+		}
+		if what != "" {
 			return "", fmt.Errorf("the kernel of all layers does not compute %s (layer %d)", what, i)
 		}
 	}
 	switch {
+	case d.Layers[0].Experts != nil:
+		return kernel.DecodeExpertsModule, nil
 	case general:
 		return kernel.GeneralModule, nil
 	case decodesVariants(d):
@@ -187,13 +236,36 @@ func generalLacks(l *device.DecodeLayer) string {
 	return ""
 }
 
+// expertsLack returns what the kernel of kernel.DecodeExpertsModule lacks for a layer of a model whose first has
+// experts, or "".
+func expertsLack(l *device.DecodeLayer, first *device.DecodeExperts, general bool) string {
+	switch e := l.Experts; {
+	case e == nil:
+		return "experts in some layers"
+	case e.Count != first.Count || e.Active != first.Active || e.Renorm != first.Renorm:
+		return "experts that differ between layers"
+	case general:
+		return "experts of such layers"
+	}
+	return ""
+}
+
+// networkWidth returns the values between gate, up and down: of a network, or of an expert.
+func networkWidth(l *device.DecodeLayer) int {
+	if l.Experts != nil {
+		return l.Experts.Down.Cols()
+	}
+	return l.Down.Cols()
+}
+
 // needsGeneral reports whether layer l of a model whose first layer is first has more than the kernels of kernel.LayersModule and
 // kernel.VariantsModule compute: layers of one shape with norms before attention and network, perhaps norms of heads, heads that rotate, a part
 // of them or none, a cache of which the position sees some rows, SiLU, a factor of what layers add.
 func needsGeneral(l, first *device.DecodeLayer) bool {
 	rows := func(w device.Tensor) bool { return !w.IsZero() && w.Cols != l.HeadDim }
 	return l.AttnNorm.IsZero() || l.FFNNorm.IsZero() || !l.AttnPost.IsZero() || !l.FFNPost.IsZero() || // norms elsewhere
-		l.Heads != first.Heads || l.KVHeads != first.KVHeads || l.HeadDim != first.HeadDim || l.Down.Cols() != first.Down.Cols() || // several shapes
+		l.Heads != first.Heads || l.KVHeads != first.KVHeads || l.HeadDim != first.HeadDim || // several shapes
+		networkWidth(l) != networkWidth(first) ||
 		rows(l.QNorm) || rows(l.KNorm) || l.VNorm || l.VIsK || l.Shared || l.Scale != first.Scale || l.Cap != 0 || !l.OBias.IsZero() || // attention
 		l.Act != device.SiLU || l.PerLayer != nil || one(l.Residual) != one(first.Residual) || one(l.OutScale) != 1
 }
@@ -201,8 +273,11 @@ func needsGeneral(l, first *device.DecodeLayer) bool {
 // passLacks returns what the kernels of kernel.PassModule lack for layers that a module of one position computes, or
 // "": of what kernel.VariantsModule has they know norms of heads.
 func passLacks(d device.Decode, module string) string {
-	if module == kernel.GeneralModule {
+	switch module {
+	case kernel.GeneralModule:
 		return "layers of several kinds"
+	case kernel.DecodeExpertsModule:
+		return string(device.Experts)
 	}
 	layers := slices.Clone(d.Layers)
 	for i := range layers {
@@ -240,11 +315,11 @@ func decodeLayers(d device.Decode, s kernel.DecodeShape) (all []kernel.DecodeLay
 	q, kv := s.Heads*s.HeadDim, s.KVHeads*s.HeadDim
 	for i, l := range d.Layers {
 		var k kernel.DecodeLayer
-		var o, down [1]kernel.Blocks
-		if !cut(k.QKV[:], l.QKV, q, kv, kv) || !cut(o[:], l.O, s.Hidden) || !cut(k.GateUp[:], l.GateUp, s.Inter, s.Inter) || !cut(down[:], l.Down, s.Hidden) {
+		var o [1]kernel.Blocks
+		if !cut(k.QKV[:], l.QKV, q, kv, kv) || !cut(o[:], l.O, s.Hidden) || !cutNetwork(&k, &l, s) {
 			return nil, fmt.Errorf("a matrix of layer %d is not in blocks", i)
 		}
-		k.O, k.Down = o[0], down[0]
+		k.O = o[0]
 		k.Norms = [2]kernel.Mat{mat(l.AttnNorm), mat(l.FFNNorm)}
 		k.Bias, k.Cache = mat(l.Bias), mat(l.Cache)
 		k.QNorm, k.KNorm, k.Row, k.First, k.Keys = mat(l.QNorm), mat(l.KNorm), l.Row, l.First, l.Keys
@@ -284,6 +359,23 @@ func generalLayers(d device.Decode, hidden int) (all []kernel.GeneralLayer, err 
 		all = append(all, k)
 	}
 	return all, nil
+}
+
+// cutNetwork sets the matrices of the network of a layer, or of its experts.
+func cutNetwork(k *kernel.DecodeLayer, l *device.DecodeLayer, s kernel.DecodeShape) bool {
+	var down [1]kernel.Blocks
+	ok := false
+	if e := l.Experts; e != nil {
+		ok = cut(k.GateUp[:1], e.Gate, e.Gate.Rows()) && cut(k.GateUp[1:], e.Up, e.Up.Rows()) &&
+			cut(down[:], e.Down, e.Down.Rows())
+		if r := e.Router.(*weight); r.parts == nil { // else it is in blocks, and refused
+			k.Router = mat(r.t)
+		}
+	} else {
+		ok = cut(k.GateUp[:], l.GateUp, s.Inter, s.Inter) && cut(down[:], l.Down, s.Hidden)
+	}
+	k.Down = down[0]
+	return ok
 }
 
 // cut returns consecutive rows of a matrix in blocks, if each piece lies in one part of it.

@@ -70,6 +70,9 @@ func TestDecodeModule(t *testing.T) {
 		"GateUp":   {func(l *device.DecodeLayer) { l.GateUp = l.QKV }, plain},
 		"Down":     {func(l *device.DecodeLayer) { l.Down = l.QKV }, general},
 		"Act":      {func(l *device.DecodeLayer) { l.Act = 7 }, "the activation unknown"},
+		"Experts": {func(l *device.DecodeLayer) {
+			l.Experts = &device.DecodeExperts{Down: l.Down}
+		}, "experts in some layers"},
 		"PerLayer": {func(l *device.DecodeLayer) { l.PerLayer = &device.DecodePerLayer{} }, general},
 		"Residual": {func(l *device.DecodeLayer) { l.Residual = .5 }, general},
 		"OutScale": {func(l *device.DecodeLayer) { l.OutScale = .5 }, general},
@@ -100,6 +103,14 @@ func TestDecodeModule(t *testing.T) {
 		t.Errorf("%d fields of %d", len(all), fields.NumField())
 	}
 	d := qwen2Decoding()
+	for i := range d.Layers {
+		d.Layers[i].Experts, d.Layers[i].GateUp = &device.DecodeExperts{Count: 8, Active: 2, Down: d.Layers[i].Down}, nil
+		d.Layers[i].Down = nil
+	}
+	if m, err := decodeModule(d); m != kernel.DecodeExpertsModule || err != nil {
+		t.Errorf("experts take %s, %v", m, err)
+	}
+	d = qwen2Decoding()
 	d.Layers[0].Act = device.GELUTanh
 	if m, err := decodeModule(d); m != general || err != nil {
 		t.Errorf("GELU takes %s, %v", m, err)

@@ -136,8 +136,12 @@ func (b *decodeBench) step(x device.Tensor, l *device.DecodeLayer, d device.Deco
 	s.Scale(h, h, l.Residual)
 	s.Add(x, h)
 	s.RMSNorm(h, none, none, x, none, l.FFNNorm, d.Eps)
-	s.MatMulGLU(m, gu, h, l.GateUp, device.SiLU, true)
-	s.MatMul(h, m, l.Down, none, false)
+	if l.Experts != nil {
+		b.experts(h, l.Experts)
+	} else {
+		s.MatMulGLU(m, gu, h, l.GateUp, device.SiLU, true)
+		s.MatMul(h, m, l.Down, none, false)
+	}
 	s.Scale(h, h, l.Residual)
 	s.Add(x, h)
 	s.Release(h, qkv, o, gu, m)

@@ -62,6 +62,7 @@ func (s *Stream) groupedMatMul(y, x device.Tensor, m *weight, bias device.Tensor
 		s.groupedMany("GroupedMatMul", kernel.GemmNT, y, x, m, bias, false, r)
 		return
 	}
+	s.rows(m)
 	s.eachNarrow(x, func(lo, hi int) {
 		y, x := y.RowRange(lo, hi), x.RowRange(lo, hi)
 		if o := s.begin("GroupedMatMul", y, x, m.t, bias, r.Starts); o != nil {
@@ -84,6 +85,7 @@ func (s *Stream) groupedInputGrad(dx, dy device.Tensor, m *weight, r device.Rout
 		s.groupedMany("GroupedInputGrad", kernel.GemmNN, dx, dy, m, device.Tensor{}, add, r)
 		return
 	}
+	s.rows(m)
 	s.eachNarrow(dy, func(lo, hi int) {
 		dx, dy := dx.RowRange(lo, hi), dy.RowRange(lo, hi)
 		if o := s.begin("GroupedInputGrad", dx, dy, m.t, r.Starts); o != nil {
@@ -152,6 +154,7 @@ func (s *Stream) MixExperts(dst, glu, y, w device.Tensor, e device.ExpertNets, r
 			return false
 		}
 	}
+	s.rows(gate, up, down)
 	o := s.begin("Experts", dst, glu, y, w, e.GateBias, e.UpBias, e.DownBias, r.Chosen, r.Slots, r.Rows, r.Starts, gate.t, up.t, down.t)
 	if o == nil {
 		return true // nothing is done after an error

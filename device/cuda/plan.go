@@ -128,7 +128,7 @@ func (d *Device) usesOf(r *dry.Record) uses {
 	}
 	if r.Decode != nil {
 		m, err := decodeModule(*r.Decode)
-		if err == nil && m == kernel.GeneralModule {
+		if err == nil && (m == kernel.GeneralModule || m == kernel.DecodeExpertsModule) {
 			u.modules[m] = true
 			delete(u.modules, kernel.VariantsModule)
 		}

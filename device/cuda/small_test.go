@@ -347,6 +347,15 @@ func TestOptionalModules(t *testing.T) {
 			t.Errorf("the one launch of a token with %v takes the modules %v", act, u.modules)
 		}
 	}
+	decode := qwen2Decoding()
+	for i := range decode.Layers {
+		l := &decode.Layers[i]
+		l.Experts, l.GateUp, l.Down = &device.DecodeExperts{Down: l.Down}, nil, nil
+	}
+	r.Decode = &decode
+	if u := d.usesOf(r); !u.modules[kernel.DecodeExpertsModule] || u.modules[kernel.VariantsModule] {
+		t.Errorf("the one launch of a token of a model of experts takes the modules %v", u.modules)
+	}
 	for types, want := range map[string][2]bool{"q4_k+q6_k": {true, false}, "q8_0": {false, true}, "q4_k+q5_0": {true, true}} { // K, one group
 		few := dry.Op{Kind: device.OpMatMul, M: 9, N: 16, K: 256, Weight: types, Expands: true, Direct: true, Arranged: true}
 		all := loaded(few)

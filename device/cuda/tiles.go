@@ -90,20 +90,34 @@ func (o *operation) inPacks(x device.Tensor) kernel.Mat {
 }
 
 // tile converts the blocks of a matrix to tiles, in place, as DecodeLayers reads them. Every later operation, on any
-// stream, sees the tiles. A partly tiled matrix is unusable, so a failure is fatal to the device.
-func (s *Stream) tile(w *weight) {
+// stream, sees the tiles.
+func (s *Stream) tile(w *weight) { s.arrange(w, false) }
+
+// rows converts the matrices of experts back from tiles: but for the launch of all layers, and where they are
+// expanded, products of experts read rows.
+func (s *Stream) rows(ws ...*weight) {
+	for _, w := range ws {
+		if w.tiled {
+			s.arrange(w, true)
+		}
+	}
+}
+
+// arrange converts the blocks of a matrix to tiles, or back. A matrix partly in tiles is unusable, so a failure is
+// fatal to the device.
+func (s *Stream) arrange(w *weight, back bool) {
 	o := s.dev.internal().begin("Tile")
 	if o == nil {
 		return
 	}
-	w.tiled = true
+	w.tiled = !back
 	s.dev.replays.changed()
 	for _, k := range w.parts {
 		step := tileStep(k.blocks, k.rows)
 		at := o.Scratch(step * k.blocks.RowBytes)
 		for lo := 0; lo < k.rows; lo += step {
 			part := k.blocks.Slice(lo, min(lo+step, k.rows))
-			kernel.Tile(o, at, part, false)
+			kernel.Tile(o, at, part, back)
 			n := int64(part.Rows * part.RowBytes)
 			o.call(func(t *driver.Thread) error { return t.CopyDtoD(part.Ptr, at, n, s.dev.stream) })
 		}

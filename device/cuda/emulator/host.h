@@ -89,6 +89,7 @@ APR_DEVICE void grid_wait(const u32 *arrived, u32 round) {
     sync_block();
 }
 APR_DEVICE void strong_store(bf16 *p, bf16 v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
+APR_DEVICE void strong_store(float *p, float v) { __atomic_store_n((u32 *)p, __builtin_bit_cast(u32, v), __ATOMIC_RELAXED); }
 APR_DEVICE bf16 strong_load(const bf16 *p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
 APR_DEVICE u32x4 strong_load16(const void *p) {
     u32x4 v;

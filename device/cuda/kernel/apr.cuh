@@ -105,6 +105,7 @@ APR_DEVICE void grid_wait(const u32 *arrived, u32 round) {
 // Memory that several blocks of a launch write and read at the same time, without order between different places. relax is called
 // where a thread reads again and again.
 APR_DEVICE void strong_store(bf16 *p, bf16 v) { asm volatile("st.relaxed.gpu.global.u16 [%0], %1;" : : "l"(p), "h"(v) : "memory"); }
+APR_DEVICE void strong_store(float *p, float v) { asm volatile("st.relaxed.gpu.global.f32 [%0], %1;" : : "l"(p), "f"(v) : "memory"); }
 APR_DEVICE bf16 strong_load(const bf16 *p) { bf16 v; asm volatile("ld.relaxed.gpu.global.u16 %0, [%1];" : "=h"(v) : "l"(p) : "memory"); return v; }
 APR_DEVICE u32x4 strong_load16(const void *p) {
     u32 x, y, z, w;

@@ -26,7 +26,7 @@ struct DecodeLayer {
     const float *bias;    // of q, k, v; zero: none
     bf16 *cache;          // [capacity, 2·kv_heads·d]: a rotated key, then its value
     u16 kind[8];          // of w: bytes of 256 values, and 4096 times a number of the type
-    u64 none;
+    const bf16 *router;   // [experts, hidden], of a layer of experts: see decode_experts.cuh
 };
 
 // DecodeVariant is what a layer of a model with more than the least has: norms of heads, a rotary embedding of its own, a window.
@@ -465,14 +465,16 @@ struct NormPacks {
 
 // normalised gives `write` RMSNorm of the hidden state at `from`, as rounded to bfloat16: a pack, its number, and whether there is such
 // a pack; warps do it together. squares has a place for each warp.
-template <class Write> APR_DEVICE void normalised(const DecodeArgs &a, const bf16 *from, const NormPacks &norm, float *squares, const Write &write) {
+// first is 32·warp().
+template <class Write>
+APR_DEVICE void normalised(const DecodeArgs &a, const bf16 *from, const NormPacks &norm, float *squares, u32 first, const Write &write) {
     const u32 packs = a.hidden / 8;
     Pack<bf16, 8> v[MOST_HIDDEN] = {};
     UNROLL for (u32 k = 0; k < MOST_HIDDEN; k++)
         if (thread() + k * threads() < packs) v[k].v = strong_load16(from + 8 * (thread() + k * threads()));
     float p[8], q[8], sum = 0;
     UNROLL for (u32 k = 0; k < MOST_HIDDEN; k++) {
-        v[k].v = settled(v[k].v, from, 32 * warp() + k * threads(), packs);
+        v[k].v = settled(v[k].v, from, first + k * threads(), packs);
         widen(p, v[k]);
         UNROLL for (int e = 0; e < 8; e++) sum = fma_rn(p[e], p[e], sum);
     }
@@ -493,6 +495,10 @@ template <class Write> APR_DEVICE void normalised(const DecodeArgs &a, const bf1
         narrow(v[k], p);
         write(v[k].v, pack, pack < packs);
     }
+}
+
+template <class Write> APR_DEVICE void normalised(const DecodeArgs &a, const bf16 *from, const NormPacks &norm, float *squares, const Write &write) {
+    normalised(a, from, norm, squares, 32 * warp(), write);
 }
 
 // rounded writes a row that other blocks have computed to x in integers. A thread's loads are on their way together.

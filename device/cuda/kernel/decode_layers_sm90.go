@@ -3,7 +3,6 @@ package kernel
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"unsafe"
 
 	"apr/tensor"
@@ -40,6 +39,7 @@ type DecodeLayer struct {
 	Norms  [2]Mat // [1, hidden] float32, before q, k, v and before gate, up
 	Bias   Mat    // [1, (heads + 2·kv)·d] float32 of q, k, v, or zero
 	Cache  Mat    // [capacity, 2·kv·d] bfloat16: a rotated key, then its value
+	Router Mat    // [experts, hidden] bfloat16 of a layer of experts: see DecodeExperts
 
 	// What only the kernels of VariantsModule read.
 	QNorm, KNorm     Mat     // [1, d] float32, or zero
@@ -66,12 +66,12 @@ type DecodeShape struct {
 
 // decodeLayer is struct DecodeLayer of decode_layers.cuh.
 type decodeLayer struct {
-	w     [layersMatrices]uint64
-	norm  [2]uint64
-	bias  uint64
-	cache uint64
-	kinds [8]uint16
-	none  uint64
+	w      [layersMatrices]uint64
+	norm   [2]uint64
+	bias   uint64
+	cache  uint64
+	kinds  [8]uint16
+	router uint64
 }
 
 // decodeVariant is struct DecodeVariant of decode_layers.cuh.
@@ -126,7 +126,8 @@ func DecodeTable(dst []byte, layers []DecodeLayer) {
 	all := unsafe.Slice((*decodeLayer)(unsafe.Pointer(unsafe.SliceData(dst[layersHead:]))), len(layers))
 	for i := range layers {
 		l := &layers[i]
-		all[i] = decodeLayer{norm: [2]uint64{l.Norms[0].Ptr, l.Norms[1].Ptr}, bias: l.Bias.Ptr, cache: l.Cache.Ptr}
+		norms := [2]uint64{l.Norms[0].Ptr, l.Norms[1].Ptr}
+		all[i] = decodeLayer{norm: norms, bias: l.Bias.Ptr, cache: l.Cache.Ptr, router: l.Router.Ptr}
 		for j, w := range l.matrices() {
 			all[i].w[j], all[i].kinds[j] = w.Ptr, layersTypes[w.Type]<<12|uint16(w.Type.RowBytes(256))
 		}
@@ -192,33 +193,63 @@ func Tile(q Queue, dst uint64, b Blocks, back bool) {
 // DecodeServes returns nil if DecodeLayers supports these layers, in tiles, on a device with `blocks` multiprocessors,
 // else the reason.
 func DecodeServes(layers []DecodeLayer, s DecodeShape, blocks int) error {
-	q, kv, most := s.Heads*s.HeadDim, s.KVHeads*s.HeadDim, 32*layersWarps*layersPacks*8
-	switch {
-	case len(layers) == 0:
+	if len(layers) == 0 {
 		return errors.New("there are no layers")
+	}
+	if err := decodeHeads(s); err != nil {
+		return err
+	}
+	for i := range layers {
+		if err := layers[i].readable(i, layers[0].Cache.Stride, s.shapes()); err != nil {
+			return err
+		}
+	}
+	if _, ok := shapeLayers(layers, s, blocks); !ok {
+		return noRoom(max(s.Hidden, s.Heads*s.HeadDim, s.Inter), s.Shared)
+	}
+	return nil
+}
+
+// noRoom is the error of rows that are too long.
+func noRoom(cols, shared int) error {
+	return fmt.Errorf("rows of %d columns need more shared memory than the %d bytes of a block", cols, shared)
+}
+
+// decodeHeads returns nil if the kernels support rows and heads of a shape.
+func decodeHeads(s DecodeShape) error {
+	q, most := s.Heads*s.HeadDim, 32*layersWarps*layersPacks*8
+	switch {
 	case s.Hidden%32 != 0 || q%32 != 0 || s.Inter%32 != 0 || s.Hidden > most:
 		return fmt.Errorf("rows of %d, %d and %d columns: multiples of 32 are wanted, and %d at most of the first", s.Hidden, q, s.Inter, most)
 	case s.HeadDim%16 != 0 || s.HeadDim > 256 || s.Heads%s.KVHeads != 0:
 		return fmt.Errorf("%d heads of %d columns with %d for keys: multiples of 16 up to 256, and of heads for keys, are wanted", s.Heads, s.HeadDim, s.KVHeads)
-	}
-	if s.Variants && s.HeadDim%64 != 0 {
+	case s.Variants && s.HeadDim%64 != 0:
 		return fmt.Errorf("heads of %d columns with norms, windows or tables of their own: multiples of 64 are wanted", s.HeadDim)
 	}
-	rows := [...]int{q, kv, kv, s.Hidden, s.Inter, s.Inter, s.Hidden}
-	cols := [...]int{s.Hidden, s.Hidden, s.Hidden, q, s.Hidden, s.Hidden, s.Inter}
-	for i := range layers {
-		l := &layers[i]
-		for j, w := range l.matrices() {
-			if !TileServes(w) || w.Rows != rows[j] || w.Cols != cols[j] {
-				return fmt.Errorf("matrix %d of layer %d, %d×%d of %v: it has no tiles of %d rows", j, i, w.Rows, w.Cols, w.Type, TileRows)
-			}
-		}
-		if !rowsAt(l.Norms[0], 16) || !rowsAt(l.Norms[1], 16) || !rowsAt(l.Cache, 16) || l.Cache.Stride != layers[0].Cache.Stride || l.Cache.Type != tensor.BF16 {
-			return fmt.Errorf("norms or cache of layer %d stand as the kernel cannot read them", i)
+	return nil
+}
+
+// shapes returns the rows and columns of a layer's matrices.
+func (s DecodeShape) shapes() [layersMatrices][2]int {
+	q, kv := s.Heads*s.HeadDim, s.KVHeads*s.HeadDim
+	return [...][2]int{
+		{q, s.Hidden}, {kv, s.Hidden}, {kv, s.Hidden}, {s.Hidden, q},
+		{s.Inter, s.Hidden}, {s.Inter, s.Hidden}, {s.Hidden, s.Inter},
+	}
+}
+
+// readable returns nil if the kernels can read layer i, whose matrices should have these shapes, and the cache rows of
+// stride values.
+func (l *DecodeLayer) readable(i, stride int, shapes [layersMatrices][2]int) error {
+	for j, w := range l.matrices() {
+		if !TileServes(w) || [2]int{w.Rows, w.Cols} != shapes[j] {
+			return fmt.Errorf("matrix %d of layer %d, %d×%d of %v: it has no tiles of %d rows",
+				j, i, w.Rows, w.Cols, w.Type, TileRows)
 		}
 	}
-	if _, ok := shapeLayers(layers, s, blocks); !ok {
-		return fmt.Errorf("rows of %d columns need more shared memory than the %d bytes of a block", max(s.Hidden, q, s.Inter), s.Shared)
+	cache := l.Cache.Stride == stride && l.Cache.Type == tensor.BF16 && rowsAt(l.Cache, 16)
+	if !rowsAt(l.Norms[0], 16) || !rowsAt(l.Norms[1], 16) || !cache {
+		return fmt.Errorf("norms or cache of layer %d stand as the kernel cannot read them", i)
 	}
 	return nil
 }
@@ -234,6 +265,11 @@ type layersPlan struct {
 // stages as fit; zeros; the sums of tiles; x of the block's rows; the layers. blocks are those of the launch, on which
 // the block's tiles depend.
 func shapeLayers(layers []DecodeLayer, s DecodeShape, blocks int) (p layersPlan, ok bool) {
+	return shapeLayersWith(layers, s, blocks, 0)
+}
+
+// shapeLayersWith leaves `more` bytes behind x of the block's rows.
+func shapeLayersWith(layers []DecodeLayer, s DecodeShape, blocks, more int) (p layersPlan, ok bool) {
 	q, kv := s.Heads*s.HeadDim, s.KVHeads*s.HeadDim
 	for i := range layers {
 		for _, w := range layers[i].matrices() {
@@ -243,7 +279,8 @@ func shapeLayers(layers []DecodeLayer, s DecodeShape, blocks int) (p layersPlan,
 	p.warpSpans = p.divide(blocks, []productShape{{q + 2*kv, 1, s.Hidden}, {s.Hidden, 1, q}, {s.Inter, 2, s.Hidden}, {s.Hidden, 1, s.Inter}})
 	front := max(ceil(max(s.Hidden, q, s.Inter), 256)*layersX, 4*decodePart*layersWarps)
 	return p.place(front, s.Shared-layersStatic, [...]int{
-		4 * TileRows * (layersWarps + p.blockTiles), 4 * TileRows * ceil(s.Hidden/TileRows, blocks), 4 * TileRows * ceil((q+2*kv)/TileRows, blocks),
+		4 * TileRows * (layersWarps + p.blockTiles), 4*TileRows*ceil(s.Hidden/TileRows, blocks) + more,
+		4 * TileRows * ceil((q+2*kv)/TileRows, blocks),
 		8 * p.warpSpans * layersWarps, 2 * 4 * p.blockTiles, layersBytes(len(layers)),
 	})
 }
@@ -305,11 +342,27 @@ func gcd(a, b int) int {
 //
 // Bytes moved: those of the blocks, and of the keys and values up to the position, once.
 func DecodeLayers(queue Queue, y, x, norm Mat, layers []DecodeLayer, s DecodeShape, position int, table, rotary uint64) {
-	blocks, module, name := max(1, queue.Multiprocessors()), LayersModule, "decode_layers_k"
+	blocks, module, name := max(1, queue.Multiprocessors()), LayersModule, "decode_layers"
 	p, ok := shapeLayers(layers, s, blocks)
 	need(ok && rowsAt(x, 16) && rowsAt(y, 16) && rowsAt(norm, 16), "DecodeLayers", "shared memory or alignment")
 	need(x.Cols == s.Hidden && y.Cols == s.Hidden && norm.Cols == s.Hidden, "DecodeLayers", "shapes differ")
-	v := &variantArgs{invD: 1 / float32(s.HeadDim), residual: float32(s.Residual), variants: table + layersHead + uint64(layersBytes(len(layers)))}
+	if s.Variants {
+		module, name = VariantsModule, "decode_variants"
+	}
+	v := newVariantArgs(queue, y, x, norm, layers, s, p, position, table, rotary, 0)
+	queue.Launch(Launch{
+		Module: module, Kernel: name + forTypes(layers), Grid: [3]int{blocks, 1, 1}, Block: 32 * layersWarps,
+		Shared: p.shared, Together: true, Args: unsafe.Pointer(&v),
+	})
+}
+
+// newVariantArgs returns what all kernels of this file read. Blocks exchange `more` bytes beside what Exchange has.
+func newVariantArgs(
+	queue Queue, y, x, norm Mat, layers []DecodeLayer, s DecodeShape, p layersPlan, position int, table, rotary uint64,
+	more int,
+) variantArgs {
+	variants := table + layersHead + uint64(layersBytes(len(layers)))
+	v := variantArgs{invD: 1 / float32(s.HeadDim), residual: float32(s.Residual), variants: variants}
 	a := &v.decodeArgs
 	*a = decodeArgs{
 		layers: table + layersHead, arrived: table, x: x.Ptr, y: y.Ptr, norm: norm.Ptr,
@@ -322,25 +375,27 @@ func DecodeLayers(queue Queue, y, x, norm Mat, layers []DecodeLayer, s DecodeSha
 	}
 	keys := position + 1
 	if s.Variants {
-		module, name, keys = VariantsModule, "decode_variants_k", 0
+		keys = 0
 		for _, l := range layers {
 			keys = max(keys, l.Keys)
 		}
 	}
-	a.between = queue.Scratch(2 * (2*((2*s.Heads+2*s.KVHeads)*s.HeadDim+2*s.Hidden) + 4*s.Inter)) // Exchange
+	a.between = queue.Scratch(2*(2*((2*s.Heads+2*s.KVHeads)*s.HeadDim+2*s.Hidden)+4*s.Inter) + more) // Exchange
 	a.splits = uint32(min(ceil(keys, decodeShare), decodeSplits))
 	if a.splits > 1 {
 		a.part = queue.Scratch(4 * decodePart * int(a.splits) * s.Heads)
 	}
+	return v
+}
+
+// forTypes returns what the name of the kernel ends with that knows all types of the layers' blocks.
+func forTypes(layers []DecodeLayer) string {
 	for i := range layers {
 		for _, w := range layers[i].matrices() {
 			if layersTypes[w.Type] > layersTypes[tensor.Q6_K] {
-				name = strings.TrimSuffix(name, "_k") // for all types
+				return ""
 			}
 		}
 	}
-	queue.Launch(Launch{
-		Module: module, Kernel: name, Grid: [3]int{blocks, 1, 1}, Block: 32 * layersWarps, Shared: p.shared, Together: true,
-		Args: unsafe.Pointer(a),
-	})
+	return "_k"
 }
