@@ -43,12 +43,35 @@ struct DeltaMixArgs {
     DeltaMixed *mixed; // [heads of all sequences, chunks of the launch]
 };
 
-// invert replaces a unit lower triangle, of which what is below the diagonal counts, by its inverse: first the squares of SOLVE rows
-// on the diagonal, a thread a column, then always two of them and what lies between,
+// join_squares ends the inverse of squares of 2·H rows on the diagonal, of which both halves are inverted and the rest is a lower
+// triangle:
 //
 //	[A 0; L B]⁻¹ = [A⁻¹ 0; −B⁻¹LA⁻¹ B⁻¹]
 //
-// room is for SQUARE/4 numbers.
+// A thread has H/8 elements of L. It begins behind a barrier.
+template <u32 H> APR_DEVICE void join_squares(float *l, float *room) {
+    constexpr u32 R = H > 16 ? 2 : 1, C = H > 8 ? 2 : 1, COLS = H / C; // a thread's rows and columns, which lie COLS apart
+    const u32 square = thread() / (8 * H), q = thread() % (8 * H), i = q / COLS * R, j = q % COLS, at = 2 * H * square;
+    float *lower = l + (at + H + i) * PAIR + at, *between = room + square * H * H;
+    const float *upper = l + at * PAIR + at + j;
+    float sum[R][C] = {};
+    UNROLL for (u32 t = 0; t < H; t++)
+        UNROLL for (u32 r = 0; r < R; r++)
+            UNROLL for (u32 c = 0; c < C; c++) sum[r][c] = fma_rn(lower[r * PAIR + t], upper[t * PAIR + c * COLS], sum[r][c]);
+    UNROLL for (u32 r = 0; r < R; r++)
+        UNROLL for (u32 c = 0; c < C; c++) between[(i + r) * H + j + c * COLS] = sum[r][c], sum[r][c] = 0;
+    sync_block();
+    UNROLL for (u32 t = 0; t < H; t++)
+        UNROLL for (u32 r = 0; r < R; r++)
+            UNROLL for (u32 c = 0; c < C; c++) sum[r][c] = fma_rn(lower[r * PAIR + H + t], between[t * H + j + c * COLS], sum[r][c]);
+    UNROLL for (u32 r = 0; r < R; r++)
+        UNROLL for (u32 c = 0; c < C; c++) lower[r * PAIR + j + c * COLS] = -sum[r][c];
+    sync_block();
+}
+
+// invert replaces a unit lower triangle, of which what is below the diagonal counts and what is above is zeros, by its inverse: first
+// the squares of SOLVE rows on the diagonal, a thread a column, then always two of them and what lies between. room is for SQUARE/4
+// numbers.
 APR_DEVICE void invert(float *l, float *room) {
     float v[SOLVE] = {};
     const u32 c = thread() % SOLVE, r0 = thread() - c;
@@ -59,23 +82,10 @@ APR_DEVICE void invert(float *l, float *room) {
     }
     sync_block();
     if (thread() < CHUNK) UNROLL for (u32 i = 0; i < SOLVE; i++) l[(r0 + i) * PAIR + r0 + c] = v[i];
-    for (u32 h = SOLVE; h < CHUNK; h *= 2) {
-        sync_block();
-        for (u32 e = thread(); e < CHUNK / 2 * h; e += THREADS) {
-            const u32 at = e / (h * h) * 2 * h, i = e / h % h, j = e % h;
-            float sum = 0;
-            for (u32 t = j; t < h; t++) sum = fma_rn(l[(at + h + i) * PAIR + at + t], l[(at + t) * PAIR + at + j], sum);
-            room[e] = sum;
-        }
-        sync_block();
-        for (u32 e = thread(); e < CHUNK / 2 * h; e += THREADS) {
-            const u32 at = e / (h * h) * 2 * h, i = e / h % h, j = e % h;
-            float sum = 0;
-            for (u32 t = 0; t <= i; t++) sum = fma_rn(l[(at + h + i) * PAIR + at + h + t], room[e - i * h + t * h], sum);
-            l[(at + h + i) * PAIR + at + j] = -sum;
-        }
-    }
     sync_block();
+    join_squares<SOLVE>(l, room);
+    join_squares<2 * SOLVE>(l, room);
+    join_squares<4 * SOLVE>(l, room);
 }
 
 // store_parts writes N parts of a number and its neighbour.
@@ -86,16 +96,16 @@ template <int N> APR_DEVICE void store_parts(bf16 *to, u32 at, float lo, float h
 }
 
 // A block has a chunk of a value head; products of bfloat16 are exact. A warp has 16×32 of each matrix.
-APR_DEVICE void delta_mix(const DeltaMixArgs &a) {
+template <u32 D> APR_DEVICE void delta_mix(const DeltaMixArgs &a) {
     DYNAMIC_SHARED(memory);
-    const DeltaRule &d = a.d;
+    const DeltaRule d = sized<D>(a.d);
     DeltaScalars &s = *(DeltaScalars *)memory;
     float *l = (float *)(memory + sizeof(DeltaScalars)), *room = l + CHUNK * PAIR;
     bf16 *q = (bf16 *)(room + SQUARE / 4), *k = q + CHUNK * d.pitch;
     const u32 chunk = d.chunk + block_y(), n = positions(d, chunk), head = block() % d.value_heads;
     const u64 row = (u64)(block() / d.value_heads) * d.len + chunk * CHUNK;
     DeltaMixed &m = a.mixed[(u64)block() * d.chunks + block_y()];
-    load_units(d, s, q, k, row, n, head / (d.value_heads / d.key_heads));
+    load_packs(d, s, q, k, row, n, head / (d.value_heads / d.key_heads));
     load_scalars<bf16>(d, s, row, chunk, n, head);
     const u32 i0 = warp() % 4 * 16, j0 = warp() / 4 * 32, g = lane() / 4, t2 = lane() % 4 * 2;
     float kk[4][4] = {}, qk[4][4] = {};
@@ -220,18 +230,18 @@ template <class T> APR_DEVICE void delta_forward(const DeltaForwardArgs &a) {
     if (a.to) store_slice<W>(a.to + task * a.to_stride + col, state, d.dv, d.dk, wide);
 }
 
-// delta_forward on tensor cores. A warp has 16 rows of the state in registers. While a chunk is computed the next one comes, if
-// there is room for two.
-APR_DEVICE void delta_forward_tensor(const DeltaForwardArgs &a) {
+// delta_forward on tensor cores, with states, x and the inverse as N parts; O: with outputs. A warp has 16 rows of the state in registers.
+// While a chunk is computed the next one comes, if there is room for two.
+template <u32 D, int N, bool O> APR_DEVICE void delta_forward_tensor(const DeltaForwardArgs &a) {
     DYNAMIC_SHARED(memory);
-    const DeltaRule &d = a.d;
+    const DeltaRule d = sized<D>(a.d);
     const DeltaPlace at = place_of(d);
-    const u32 bytes = stage_bytes(d.pitch), state_part = d.dk * LINE16, x_part = CHUNK * LINE16, last = d.chunk + d.chunks;
+    const u32 bytes = stage_bytes(d.pitch), x_part = CHUNK * LINE16, last = d.chunk + d.chunks;
     bf16 *rest = (bf16 *)(memory + a.stages * bytes), *parts = rest + 3 * x_part; // of the state, then of x
     const u64 row0 = (u64)(at.task / d.value_heads) * d.len, values = 2ull * d.key_heads * d.dk + (u64)at.head * d.dv + at.col;
     const DeltaMixed *mixed = (const DeltaMixed *)a.pairs + (u64)at.task * d.chunks;
     const auto come = [&](u32 chunk) {
-        load_stage(stage_at(memory + chunk % a.stages * bytes, d.pitch), d, row0 + chunk * CHUNK, positions(d, chunk), at.key,
+        load_stage<N, O>(stage_at(memory + chunk % a.stages * bytes, d.pitch), d, row0 + chunk * CHUNK, positions(d, chunk), at.key,
             (const bf16 *)d.u + values, d.u_stride, at.wide, mixed + chunk - d.chunk);
     };
     float state[2][2][4];
@@ -242,40 +252,29 @@ APR_DEVICE void delta_forward_tensor(const DeltaForwardArgs &a) {
         const DeltaStage g = stage_at(memory + chunk % a.stages * bytes, d.pitch);
         const bool ahead = a.stages > 1 && chunk + 1 < last;
         if (ahead) come(chunk + 1);
-        state_parts(parts, state, d, at);
-        if (a.states) store_state(a.states + ((u64)at.task * d.total + chunk) * at.size, state, d, at);
+        state_parts<N>(parts, state, d, at);
+        if (!O) store_state(a.states + ((u64)at.task * d.total + chunk) * at.size, state, d, at);
         if (ahead) copy_async_wait<1>();
         else copy_async_wait<0>();
         sync_block();
 
         // What v is beside what the state says, and e^G·QS.
         float r[2][4] = {}, o[2][4] = {}, x[2][4] = {};
-        for (u32 c = 0; c < d.dk; c += 16) {
-            u32 f[4];
-            across(f, g.k + at.i0 * d.pitch + c, d.pitch);
-            mma_parts<3>(r, f, parts + c * LINE16 + at.j0, state_part);
-            if (!a.o) continue;
-            across(f, g.q + at.i0 * d.pitch + c, d.pitch);
-            mma_parts<3>(o, f, parts + c * LINE16 + at.j0, state_part);
-        }
+        add_state<D, N, O>(r, o, g.k, g.q, d, parts, at);
         UNROLL for (u32 e = 0; e < 8; e++) {
             const u32 i = at.i0 + at.g + row_of(e), j = at.j0 + col_of(e) + at.t2 + e % 2;
             r[e / 4][e % 4] = fma_rn(-g.decay_k[i], r[e / 4][e % 4], load(g.side + i * LINE16 + j));
             o[e / 4][e % 4] *= g.decay_q[i];
         }
-        tile_parts<3>(rest, r, at);
+        tile_parts<N>(rest, r, at);
         sync_block();
-        for (u32 c = 0; c <= at.i0; c += 16) {
-            u32 f[3][4];
-            UNROLL for (u32 m = 0; m < 3; m++) across(f[m], g.solve + m * CHUNK * PAIR16 + at.i0 * PAIR16 + c, PAIR16);
-            mma_squares<3, 3>(x, f, rest + c * LINE16 + at.j0, x_part);
-        }
+        add_solved<N, false>(x, g.solve, rest, at);
         float ends[2][4];
         UNROLL for (u32 e = 0; e < 8; e++) ends[e / 4][e % 4] = g.end_k[at.i0 + at.g + row_of(e)] * x[e / 4][e % 4];
-        tile_parts<3>(parts, ends, at);
-        if (a.o) tile_parts<2>(parts + 3 * x_part, x, at);
+        tile_parts<N>(parts, ends, at);
+        if (O) tile_parts<2>(parts + 3 * x_part, x, at);
         sync_block();
-        if (a.o) {
+        if (O) {
             for (u32 c = 0; c <= at.i0; c += 16) {
                 u32 f[2][4];
                 UNROLL for (u32 m = 0; m < 2; m++) across(f[m], g.pairs + m * CHUNK * PAIR16 + at.i0 * PAIR16 + c, PAIR16);
@@ -290,7 +289,7 @@ APR_DEVICE void delta_forward_tensor(const DeltaForwardArgs &a) {
         // S = through·S + Σ_i k_i·(end_i·rk_i·x_i)ᵀ.
         if (at.live) {
             UNROLL for (u32 e = 0; e < 16; e++) state[e / 8][e / 4 % 2][e % 4] *= g.through[n - 1];
-            add_outer(state, g.k, d.pitch, parts, n, at);
+            add_outer<N>(state, g.k, d.pitch, parts, at);
         }
         sync_block();
         if (a.stages == 1 && chunk + 1 < last) come(chunk + 1);
@@ -365,10 +364,14 @@ template <class T> APR_DEVICE void delta_steps(const DeltaForwardArgs &a) {
 
 KERNEL(delta_pairs_bf16, DeltaPairsArgs, THREADS, 2) { delta_pairs<bf16>(a); }
 KERNEL(delta_pairs_f32, DeltaPairsArgs, THREADS, 2) { delta_pairs<float>(a); }
-KERNEL(delta_mix_bf16, DeltaMixArgs, THREADS, 2) { delta_mix(a); }
+KERNEL(delta_mix_bf16, DeltaMixArgs, THREADS, 2) { delta_mix<0>(a); }
+KERNEL(delta_mix_bf16_128, DeltaMixArgs, THREADS, 2) { delta_mix<128>(a); }
 KERNEL(delta_forward_bf16, DeltaForwardArgs, THREADS, 2) { delta_forward<bf16>(a); }
 KERNEL(delta_forward_f32, DeltaForwardArgs, THREADS, 1) { delta_forward<float>(a); }
-KERNEL(delta_forward_tensor_bf16, DeltaForwardArgs, THREADS, 1) { delta_forward_tensor(a); }
+KERNEL(delta_forward_tensor_bf16, DeltaForwardArgs, THREADS, 1) { delta_forward_tensor<0, 3, true>(a); }
+KERNEL(delta_forward_tensor_bf16_128, DeltaForwardArgs, THREADS, 1) { delta_forward_tensor<128, 3, true>(a); }
+KERNEL(delta_states_tensor_bf16, DeltaForwardArgs, THREADS, 1) { delta_forward_tensor<0, 2, false>(a); }
+KERNEL(delta_states_tensor_bf16_128, DeltaForwardArgs, THREADS, 1) { delta_forward_tensor<128, 2, false>(a); }
 KERNEL(delta_steps_bf16, DeltaForwardArgs, THREADS, 4) { delta_steps<bf16>(a); }
 KERNEL(delta_steps_f32, DeltaForwardArgs, THREADS, 4) { delta_steps<float>(a); }
 KERNEL(delta_step_bf16, DeltaStepArgs, STEP_THREADS, 1) { delta_step<bf16>(a); }

@@ -124,10 +124,11 @@ func deltaGradientsBytes(d device.Delta, t tensor.DType) int {
 // deltaForm says how chunks are computed: on plain cores, or on tensor cores with so many chunks in shared memory at a time.
 type deltaForm struct {
 	kernel  string
-	stages  int // 0: on plain cores
-	shared  int // bytes of the kernels that go from chunk to chunk
-	pitch   int // distance of rows of q and k in shared memory
-	between int // bytes of what positions of a chunk have to do with each other
+	stages  int    // 0: on plain cores
+	shared  int    // bytes of the kernels that go from chunk to chunk
+	sized   string // of names of kernels on tensor cores for heads of 128 keys and values, as published models have them
+	pitch   int    // distance of rows of q and k in shared memory
+	between int    // bytes of what positions of a chunk have to do with each other
 }
 
 // deltaFormOf chooses: tensor cores where rows of bfloat16 are whole fragments, at addresses of asynchronous copies,
@@ -142,9 +143,15 @@ func deltaFormOf(u Mat, d device.Delta, most int, others ...Mat) deltaForm {
 		aligned = aligned && (m.IsZero() || m.Type == tensor.BF16 && m.Ptr%16 == 0 && m.Stride%8 == 0)
 	}
 	if stages := min((most-work)/stage, 2); aligned && stages > 0 {
-		return deltaForm{"delta_forward_tensor_bf16", stages, stages*stage + work, pitch, deltaMixed}
+		sized := ""
+		if d.KeyDim == 128 && d.ValueDim == 128 {
+			sized = "_128"
+		}
+		return deltaForm{"delta_forward_tensor_bf16" + sized, stages, stages*stage + work, sized, pitch, deltaMixed}
 	}
-	return deltaForm{"delta_forward_" + typeName(u.Type), 0, deltaForwardBytes(d, u.Type), deltaPitch(d.KeyDim, u.Type), deltaPairs}
+	return deltaForm{
+		"delta_forward_" + typeName(u.Type), 0, deltaForwardBytes(d, u.Type), "", deltaPitch(d.KeyDim, u.Type), deltaPairs,
+	}
 }
 
 // deltaGradientsTensorBytes returns the shared memory of delta_gradients on tensor cores: numbers of positions, q, k,
@@ -248,7 +255,8 @@ func (r deltaRule) launchBetween(q Queue, to uint64, f deltaForm, t tensor.DType
 	if f.stages > 0 {
 		r.pitch = uint32(f.pitch)
 		const square = device.DeltaChunk * device.DeltaChunk
-		l.Kernel, l.Shared = "delta_mix_bf16", deltaScalars+4*(square+device.DeltaChunk+square/4)+2*2*device.DeltaChunk*f.pitch
+		l.Kernel = "delta_mix_bf16" + f.sized
+		l.Shared = deltaScalars + 4*(square+device.DeltaChunk+square/4) + 2*2*device.DeltaChunk*f.pitch
 	}
 	l.Args = unsafe.Pointer(&deltaPairsArgs{r, to})
 	q.Launch(l)
@@ -333,14 +341,20 @@ func (b *deltaBackward) run(r deltaRule, states uint64, lo, hi int) {
 		r.launchBetween(b, b.between, b.form, b.t, d, n)
 		a := forwardArgs(r, Mat{}, at, b.carried)
 		a.pairs, a.states = b.between, states
-		a.launch(b, b.form, d, n)
+		form := b.form
+		if form.stages > 0 {
+			form.kernel = "delta_states_tensor_bf16" + form.sized
+		}
+		a.launch(b, form, d, n)
 		at = b.carried
 	}
-	from := uint64(0)
+	from, there := uint64(0), r.chunk
 	for end := chunks; end > 0; end -= b.segment.chunks {
 		r.chunk = uint32(max(0, end-b.segment.chunks))
 		r.chunks = uint32(end) - r.chunk
-		r.launchBetween(b, b.between, b.form, b.t, d, n)
+		if r.chunk != there { // what is between positions of the last ones is there
+			r.launchBetween(b, b.between, b.form, b.t, d, n)
+		}
 		if b.form.stages > 0 {
 			b.gradientsTensor(r, states, from, lo, hi)
 		} else {
@@ -372,11 +386,13 @@ func (b *deltaBackward) gradients(r deltaRule, states, from uint64, lo, hi int) 
 func (b *deltaBackward) gradientsTensor(r deltaRule, states, from uint64, lo, hi int) {
 	do, du, dba := b.rows(lo, hi)
 	r.pitch = uint32(b.form.pitch)
-	b.eachHead("delta_states_backward_tensor_bf16", DeltaTensorModule, hi-lo, b.form.shared, unsafe.Pointer(&deltaStatesTensorArgs{
+	name := "delta_states_backward_tensor_bf16" + b.form.sized
+	b.eachHead(name, DeltaTensorModule, hi-lo, b.form.shared, unsafe.Pointer(&deltaStatesTensorArgs{
 		d: r, mixed: b.between, do: do.Ptr, du: du.Ptr, after: b.after, w: b.w, from: from, to: b.carried.Ptr,
 		doStride: int64(do.Stride), duStride: int64(du.Stride), stages: uint32(b.form.stages),
 	}))
-	b.eachChunk("delta_gradients_tensor_bf16", DeltaTensorModule, r, hi-lo, deltaGradientsTensorBytes(b.d, b.form.pitch), unsafe.Pointer(&deltaGradientsTensorArgs{
+	name, shared := "delta_gradients_tensor_bf16"+b.form.sized, deltaGradientsTensorBytes(b.d, b.form.pitch)
+	b.eachChunk(name, DeltaTensorModule, r, hi-lo, shared, unsafe.Pointer(&deltaGradientsTensorArgs{
 		d: r, mixed: b.between, do: do.Ptr, w: b.w, du: du.Ptr, dba: dba.Ptr, states: states, after: b.after, dLogA: b.partLogA, ddt: b.partDT,
 		doStride: int64(do.Stride), duStride: int64(du.Stride), dbaStride: int64(dba.Stride),
 	}))

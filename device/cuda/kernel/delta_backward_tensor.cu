@@ -18,16 +18,16 @@ struct DeltaStatesBackwardArgs {
 // A block has SLICE columns of the gradient of a value head's state, and goes from the last chunk to the first:
 //
 //	z = end·K·dS + (m∘qkᵀ)ᵀ·do;  w = (A·β)ᵀ·z;  dS = through·dS + (e^G·Q)ᵀ·do − (e^G·K)ᵀ·w
-APR_DEVICE void delta_states_backward(const DeltaStatesBackwardArgs &a) {
+template <u32 D> APR_DEVICE void delta_states_backward(const DeltaStatesBackwardArgs &a) {
     DYNAMIC_SHARED(memory);
-    const DeltaRule &d = a.d;
+    const DeltaRule d = sized<D>(a.d);
     const DeltaPlace at = place_of(d);
-    const u32 bytes = stage_bytes(d.pitch), state_part = d.dk * LINE16, x_part = CHUNK * LINE16;
+    const u32 bytes = stage_bytes(d.pitch), x_part = CHUNK * LINE16;
     bf16 *rest = (bf16 *)(memory + a.stages * bytes), *parts = rest + 3 * x_part; // of the state, then of w and do
     const u64 row0 = (u64)(at.task / d.value_heads) * d.len, first = (u64)at.task * d.chunks;
     const u32 column = at.head * d.dv + at.col;
     const auto come = [&](u32 chunk) {
-        load_stage(stage_at(memory + chunk % a.stages * bytes, d.pitch), d, row0 + chunk * CHUNK, positions(d, chunk), at.key, a.dout + column, a.dout_stride,
+        load_stage<2, true>(stage_at(memory + chunk % a.stages * bytes, d.pitch), d, row0 + chunk * CHUNK, positions(d, chunk), at.key, a.dout + column, a.dout_stride,
             at.wide, a.mixed + first + chunk - d.chunk);
     };
     float state[2][2][4];
@@ -39,31 +39,23 @@ APR_DEVICE void delta_states_backward(const DeltaStatesBackwardArgs &a) {
         const DeltaStage g = stage_at(memory + chunk % a.stages * bytes, d.pitch);
         const bool ahead = a.stages > 1 && chunk > d.chunk;
         if (ahead) come(chunk - 1);
-        state_parts(parts, state, d, at);
+        state_parts<2>(parts, state, d, at);
         store_state(a.after + slot * at.size, state, d, at);
         if (ahead) copy_async_wait<1>();
         else copy_async_wait<0>();
         sync_block();
 
         float z[2][4] = {}, w[2][4] = {};
-        for (u32 c = 0; c < d.dk; c += 16) {
-            u32 f[4];
-            across(f, g.k + at.i0 * d.pitch + c, d.pitch);
-            mma_parts<3>(z, f, parts + c * LINE16 + at.j0, state_part);
-        }
+        add_state<D, 2, false>(z, w, g.k, g.q, d, parts, at);
         UNROLL for (u32 e = 0; e < 8; e++) z[e / 4][e % 4] *= g.end_k[at.i0 + at.g + row_of(e)];
         for (u32 c = at.i0; c < CHUNK; c += 16) { // what is above the diagonal is transposed
             u32 f[2][4];
             UNROLL for (u32 m = 0; m < 2; m++) down(f[m], g.pairs + m * CHUNK * PAIR16 + c * PAIR16 + at.i0, PAIR16);
             mma_squares<2, 1>(z, f, g.side + c * LINE16 + at.j0, 0);
         }
-        tile_parts<3>(rest, z, at);
+        tile_parts<2>(rest, z, at);
         sync_block();
-        for (u32 c = at.i0; c < CHUNK; c += 16) {
-            u32 f[3][4];
-            UNROLL for (u32 m = 0; m < 3; m++) down(f[m], g.solve + m * CHUNK * PAIR16 + c * PAIR16 + at.i0, PAIR16);
-            mma_squares<3, 3>(w, f, rest + c * LINE16 + at.j0, x_part);
-        }
+        add_solved<2, true>(w, g.solve, rest, at);
         float dk[2][4], dq[2][4];
         UNROLL for (u32 e = 0; e < 8; e++) {
             const u32 i = at.i0 + at.g + row_of(e), j = at.j0 + col_of(e) + at.t2 + e % 2;
@@ -77,13 +69,13 @@ APR_DEVICE void delta_states_backward(const DeltaStatesBackwardArgs &a) {
             parts_of(part, w[e / 4][e % 4], w[e / 4][e % 4 + 1]);
             if (j < at.wide) UNROLL for (u32 m = 0; m < 2; m++) *(u32 *)(a.w + ((2 * slot + m) * CHUNK + i) * d.dv + at.col + j) = part[m];
         }
-        tile_parts<3>(parts, dk, at);
-        tile_parts<3>(parts + 3 * x_part, dq, at);
+        tile_parts<2>(parts, dk, at);
+        tile_parts<2>(parts + 2 * x_part, dq, at);
         sync_block();
         if (at.live) {
             UNROLL for (u32 e = 0; e < 16; e++) state[e / 8][e / 4 % 2][e % 4] *= g.through[n - 1];
-            add_outer(state, g.k, d.pitch, parts, n, at);
-            add_outer(state, g.q, d.pitch, parts + 3 * x_part, n, at);
+            add_outer<2>(state, g.k, d.pitch, parts, at);
+            add_outer<2>(state, g.q, d.pitch, parts + 2 * x_part, at);
         }
         sync_block();
         if (a.stages == 1 && chunk > d.chunk) come(chunk - 1);
@@ -116,24 +108,38 @@ struct DeltaTiles { // shared memory of delta_gradients
     u32 pitch, state_part;
 };
 
-// state_slice writes two parts of `wide` columns of a state, and zeros beyond its rows and columns.
-APR_DEVICE void state_slice(bf16 *to, u32 part_size, const float *from, const DeltaRule &d, u32 wide) {
-    for (u32 e = thread(); e < part_size / WIDE16 * (WIDE / 4); e += THREADS) {
-        const u32 r = e / (WIDE / 4), c = e % (WIDE / 4) * 4;
-        float v[4] = {};
-        if (r < d.dk && c < wide) UNROLL for (u32 i = 0; i < 4; i++) v[i] = from[(u64)r * d.dv + c + i];
-        UNROLL for (u32 i = 0; i < 4; i += 2) {
-            u32 part[2];
-            parts_of(part, v[i], v[i + 1]);
-            UNROLL for (u32 m = 0; m < 2; m++) *(u32 *)(to + m * part_size + r * WIDE16 + c + i) = part[m];
+// state_slices writes two parts of `wide` columns of a state and of its gradient, zeros beyond their rows and columns, and returns what
+// a thread has of ⟨S, dS⟩.
+APR_DEVICE float state_slices(const DeltaTiles &m, const float *state, const float *after, const DeltaRule &d, u32 wide) {
+    constexpr u32 PACKS = WIDE / 4, TOGETHER = 4; // packs of a thread on their way at a time
+    float sum = 0;
+    for (u32 e0 = thread(); e0 < m.state_part / WIDE16 * PACKS; e0 += TOGETHER * THREADS) {
+        f32x4 v[TOGETHER][2] = {};
+        UNROLL for (u32 n = 0; n < TOGETHER; n++) {
+            const u32 e = e0 + n * THREADS, r = e / PACKS, c = e % PACKS * 4;
+            if (r < d.dk && c < wide) {
+                const u64 at = (u64)r * d.dv + c;
+                v[n][0] = __builtin_bit_cast(f32x4, load16(state + at)), v[n][1] = __builtin_bit_cast(f32x4, load16(after + at));
+            }
+        }
+        UNROLL for (u32 n = 0; n < TOGETHER; n++) { // rows are a multiple of 64, and so packs of what is taken at a time
+            const u32 e = e0 + n * THREADS, at = e / PACKS * WIDE16 + e % PACKS * 4;
+            UNROLL for (u32 i = 0; i < 4; i++) sum = fma_rn(v[n][0][i], v[n][1][i], sum);
+            UNROLL for (u32 w = 0; w < 2; w++) {
+                u32 lo[2], hi[2];
+                parts_of(lo, v[n][w][0], v[n][w][1]);
+                parts_of(hi, v[n][w][2], v[n][w][3]);
+                UNROLL for (u32 o = 0; o < 2; o++) *(u32x2 *)((w ? m.after : m.state) + o * m.state_part + at) = u32x2{lo[o], hi[o]};
+            }
         }
     }
+    return sum;
 }
 
 // add_transposed adds a·bᵀ to 8·N columns of d from n0 on, over WIDE inner places; a of A parts and b of B, which lie as far from each other as
 // said, without products below the last part.
 template <int A, int B, int N> APR_DEVICE void add_transposed(float (&d)[N][4], const bf16 *a, u32 a_part, u32 i0, const bf16 *b, u32 b_part, u32 n0) {
-    for (u32 c = 0; c < WIDE; c += 16) {
+    NO_UNROLL for (u32 c = 0; c < WIDE; c += 16) {
         u32 f[A][4];
         UNROLL for (int r = 0; r < A; r++) across(f[r], a + r * a_part + i0 * WIDE16 + c, WIDE16);
         UNROLL for (int n = 0; n < N; n += 2)
@@ -164,24 +170,20 @@ struct DeltaSums { // what a thread adds up over the columns of v
 };
 
 // add_slice goes through WIDE columns of v, from col on.
-APR_DEVICE void add_slice(const DeltaGradientsArgs &a, const DeltaScalars &s, const DeltaTiles &m, DeltaSums &sums, float (&dq)[8][4], float (&dk)[8][4],
-    u64 row, u32 n, u32 head, u32 col, u64 before, u64 slot) {
-    const DeltaRule &d = a.d;
+APR_DEVICE void add_slice(const DeltaGradientsArgs &a, const DeltaRule &d, const DeltaScalars &s, const DeltaTiles &m, DeltaSums &sums,
+    float (&dq)[8][4], float (&dk)[8][4], u64 row, u32 n, u32 head, u32 col, u64 before, u64 slot) {
     const u32 wide = (u32)min_of(WIDE, d.dv - col), i0 = warp() % 4 * 16, half = warp() / 4, g = lane() / 4, t2 = lane() % 4 * 2, part = CHUNK * WIDE16;
-    const u64 size = (u64)d.dk * d.dv;
+    const u64 size = (u64)d.dk * d.dv, values = 2ull * d.key_heads * d.dk + head * d.dv + col;
     sync_block();
-    for (u32 e = thread(); e < 3 * CHUNK * (WIDE / 8); e += THREADS) { // do, and both parts of w
+    for (u32 e = thread(); e < 4 * CHUNK * (WIDE / 8); e += THREADS) { // do, both parts of w, and v where x is to be
         const u32 what = e / (CHUNK * (WIDE / 8)), i = e / (WIDE / 8) % CHUNK, c = e % (WIDE / 8) * 8;
         const bool in = i < n && c < wide;
-        if (what == 0) copy_async16(m.dout + i * WIDE16 + c, a.dout + (in ? (row + i) * a.dout_stride + head * d.dv + col + c : 0), in);
+        if (what == 3) copy_async16(m.x + i * WIDE16 + c, (const bf16 *)d.u + (in ? (row + i) * d.u_stride + values + c : 0), in);
+        else if (what == 0) copy_async16(m.dout + i * WIDE16 + c, a.dout + (in ? (row + i) * a.dout_stride + head * d.dv + col + c : 0), in);
         else copy_async16(m.w + (what - 1) * part + i * WIDE16 + c, a.w + (in ? ((2 * slot + what - 1) * CHUNK + i) * d.dv + col + c : 0), in);
     }
     copy_async_commit();
-    const float *state = a.states + before * size + col, *after = a.after + slot * size + col;
-    state_slice(m.state, m.state_part, state, d, wide);
-    state_slice(m.after, m.state_part, after, d, wide);
-    for (u32 e = thread(); e < d.dk * WIDE; e += THREADS)
-        if (e % WIDE < wide) sums.states = fma_rn(state[(u64)(e / WIDE) * d.dv + e % WIDE], after[(u64)(e / WIDE) * d.dv + e % WIDE], sums.states);
+    sums.states += state_slices(m, a.states + before * size + col, a.after + slot * size + col, d, wide);
     copy_async_wait<0>();
     sync_block();
 
@@ -201,8 +203,7 @@ APR_DEVICE void add_slice(const DeltaGradientsArgs &a, const DeltaScalars &s, co
     };
     UNROLL for (u32 e = 0; e < 16; e++) {
         const u32 i = i0 + g + row_of(e), j = 32 * half + col_of(e) + t2 + e % 2;
-        const float v = i < n && j < wide ? load((const bf16 *)d.u + (row + i) * d.u_stride + 2ull * d.key_heads * d.dk + head * d.dv + col + j) : 0.0f;
-        r[e / 8][e / 4 % 2][e % 4] = fma_rn(-s.decay[i] * s.rk[i], r[e / 8][e / 4 % 2][e % 4], v);
+        r[e / 8][e / 4 % 2][e % 4] = fma_rn(-s.decay[i] * s.rk[i], r[e / 8][e / 4 % 2][e % 4], load(m.x + i * WIDE16 + j));
     }
     tile(r);
     sync_block();
@@ -244,7 +245,7 @@ APR_DEVICE void add_slice(const DeltaGradientsArgs &a, const DeltaScalars &s, co
 
 // add_square adds a·b to columns j0 … j0+63 of d, over the positions of a chunk, with a the sum of two parts, or its transposed.
 template <bool TRANSPOSED> APR_DEVICE void add_square(float (&d)[8][4], const bf16 *a, u32 i0, const bf16 *b, u32 pitch, u32 j0, u32 dk) {
-    for (u32 c = 0; c < CHUNK; c += 16)
+    NO_UNROLL for (u32 c = 0; c < CHUNK; c += 16)
         UNROLL for (u32 o = 2; o-- > 0;) {
             u32 f[4];
             const bf16 *p = a + o * CHUNK * PAIR16;
@@ -264,7 +265,7 @@ APR_DEVICE void add_pairs(const DeltaScalars &s, DeltaRows &rows, const DeltaTil
     constexpr u32 NEXT = 2 * CHUNK * PAIR16;
     const u32 i0 = warp() % 4 * 16, half = warp() / 4, g = lane() / 4, t2 = lane() % 4 * 2;
     float kk[4][4] = {}, qk[4][4] = {}, total[2] = {sums.total[0], sums.total[1]}, columns[4][2] = {};
-    for (u32 c = 0; c < keys; c += 16) {
+    NO_UNROLL for (u32 c = 0; c < keys; c += 16) {
         u32 ka[4], qa[4];
         across(ka, m.k + i0 * m.pitch + c, m.pitch);
         across(qa, m.q + i0 * m.pitch + c, m.pitch);
@@ -379,9 +380,9 @@ APR_DEVICE void store_units(bf16 *to, i64 stride, const bf16 *x, u32 pitch, cons
 }
 
 // A block has a chunk of a key head, with all value heads that read it. A warp has 16 rows and 64 columns of dq and dk.
-APR_DEVICE void delta_gradients(const DeltaGradientsArgs &a) {
+template <u32 D> APR_DEVICE void delta_gradients(const DeltaGradientsArgs &a) {
     DYNAMIC_SHARED(memory);
-    const DeltaRule &d = a.d;
+    const DeltaRule d = sized<D>(a.d);
     DeltaScalars &s = *(DeltaScalars *)memory;
     DeltaRows &rows = *(DeltaRows *)(memory + sizeof(DeltaScalars));
     DeltaTiles m;
@@ -392,7 +393,7 @@ APR_DEVICE void delta_gradients(const DeltaGradientsArgs &a) {
     const u32 chunk = d.chunk + block(), n = positions(d, chunk), key = block_y() % d.key_heads, seq = block_y() / d.key_heads;
     const u32 inside = d.value_heads / d.key_heads;
     const u64 row = (u64)seq * d.len + chunk * CHUNK;
-    load_units(d, s, m.q, m.k, row, n, key);
+    load_packs(d, s, m.q, m.k, row, n, key);
     float dq[8][4] = {}, dk[8][4] = {};
     for (u32 head = key * inside; head < (key + 1) * inside; head++) {
         const u64 task = (u64)seq * d.value_heads + head, slot = task * d.chunks + block();
@@ -401,7 +402,7 @@ APR_DEVICE void delta_gradients(const DeltaGradientsArgs &a) {
         load_scalars<bf16>(d, s, row, chunk, n, head);
         for (u32 e = thread(); e < 2 * SQUARE / 8; e += THREADS) copy_async16(m.solve + e / (CHUNK / 8) * PAIR16 + e % (CHUNK / 8) * 8, mixed.solve + 8 * e);
         DeltaSums sums = {};
-        for (u32 col = 0; col < d.dv; col += WIDE) add_slice(a, s, m, sums, dq, dk, row, n, head, col, task * d.total + chunk, slot);
+        for (u32 col = 0; col < d.dv; col += WIDE) add_slice(a, d, s, m, sums, dq, dk, row, n, head, col, task * d.total + chunk, slot);
         add_pairs(s, rows, m, sums, dq, dk, d.dk);
         add_decays(a, s, rows, sums.states, row, n, head, (u64)seq * d.chunks + block());
     }
@@ -410,5 +411,7 @@ APR_DEVICE void delta_gradients(const DeltaGradientsArgs &a) {
     store_units(du + (u64)d.key_heads * d.dk, a.du_stride, m.k, d.pitch, s.rk, 1.0f, dk, rows.total, n, d.dk);
 }
 
-KERNEL(delta_states_backward_tensor_bf16, DeltaStatesBackwardArgs, THREADS, 1) { delta_states_backward(a); }
-KERNEL(delta_gradients_tensor_bf16, DeltaGradientsArgs, THREADS, 1) { delta_gradients(a); }
+KERNEL(delta_states_backward_tensor_bf16, DeltaStatesBackwardArgs, THREADS, 1) { delta_states_backward<0>(a); }
+KERNEL(delta_states_backward_tensor_bf16_128, DeltaStatesBackwardArgs, THREADS, 1) { delta_states_backward<128>(a); }
+KERNEL(delta_gradients_tensor_bf16, DeltaGradientsArgs, THREADS, 1) { delta_gradients<0>(a); }
+KERNEL(delta_gradients_tensor_bf16_128, DeltaGradientsArgs, THREADS, 1) { delta_gradients<128>(a); }

@@ -1,7 +1,7 @@
 // The gated delta rule on tensor cores, for bfloat16 and keys of whole fragments: what its forward and its backward share.
 //
 // q, k, v and do are exact in bfloat16. What is float32 (states, x, the inverse) is a sum of three bfloat16, so that sums are those of
-// float32; of m∘qkᵀ two parts are enough for results that are rounded to bfloat16.
+// float32; two parts are enough for what is rounded to bfloat16 and carried nowhere: m∘qkᵀ, and all of the backward.
 #pragma once
 #include "delta.cuh"
 
@@ -9,6 +9,12 @@ constexpr u32 SLICE = 32;           // columns of a state that a block has
 constexpr u32 LINE16 = SLICE + 8;   // rows of so many columns for ldmatrix: eight begin in different banks
 constexpr u32 PAIR16 = CHUNK + 8;
 constexpr u32 SQUARE = CHUNK * CHUNK;
+
+// sized returns a rule whose heads have D keys and values, as the compiler then knows, or any with D = 0.
+template <u32 D> APR_DEVICE DeltaRule sized(DeltaRule d) {
+    if (D) d.dk = d.dv = D, d.pitch = D + 8;
+    return d;
+}
 
 // DeltaMixed is what positions of a chunk of a value head have to do with each other, in memory: rows beyond the last position
 // are zeros but for the diagonal of A.
@@ -44,8 +50,9 @@ APR_DEVICE DeltaStage stage_at(u8 *memory, u32 pitch) {
     return g;
 }
 
-// load_stage begins to fill a stage with n positions from row on of a key head, of side, whose rows have `wide` columns, and of mixed.
-APR_DEVICE void load_stage(const DeltaStage &g, const DeltaRule &d, u64 row, u32 n, u32 key, const bf16 *side, i64 stride, u32 wide, const DeltaMixed *mixed) {
+// load_stage begins to fill a stage with n positions from row on of a key head, of side, whose rows have `wide` columns, and of mixed: N
+// parts of solve, and pairs with PAIRS.
+template <int N, bool PAIRS> APR_DEVICE void load_stage(const DeltaStage &g, const DeltaRule &d, u64 row, u32 n, u32 key, const bf16 *side, i64 stride, u32 wide, const DeltaMixed *mixed) {
     const u32 packs = d.dk / 8;
     for (u32 e = thread(); e < CHUNK * packs; e += THREADS) {
         const u32 i = e / packs, c = e % packs * 8;
@@ -58,10 +65,35 @@ APR_DEVICE void load_stage(const DeltaStage &g, const DeltaRule &d, u64 row, u32
         const bool in = i < n && c < wide;
         copy_async16(g.side + i * LINE16 + c, side + (in ? (row + i) * stride + c : 0), in);
     }
-    for (u32 e = thread(); e < 5 * SQUARE / 8; e += THREADS) // solve, and pairs behind it
-        copy_async16(g.solve + e / (CHUNK / 8) * PAIR16 + e % (CHUNK / 8) * 8, mixed->solve + 8 * e);
+    UNROLL for (u32 part = 0; part < 5; part++) { // of solve, and of pairs behind it
+        if (part < 3 ? part >= N : !PAIRS) continue;
+        UNROLL for (u32 e = part * SQUARE / 8 + thread(); e < (part + 1) * SQUARE / 8; e += THREADS)
+            copy_async16(g.solve + e / (CHUNK / 8) * PAIR16 + e % (CHUNK / 8) * 8, mixed->solve + 8 * e);
+    }
     if (thread() < CHUNK) copy_async16(g.decay_k + 4 * thread(), mixed->decay_k + 4 * thread()); // and what is behind it
     copy_async_commit();
+}
+
+// load_packs is load_units where rows are packs of eight. A warp has every eighth row: half its lanes q, half k.
+APR_DEVICE void load_packs(const DeltaRule &d, DeltaScalars &s, bf16 *q, bf16 *k, u64 row, u32 n, u32 key) {
+    constexpr u32 ROWS = CHUNK / (THREADS / 32);
+    const u32 which = lane() / 16, c = lane() % 16 * 8; // of q and k
+    const bf16 *from = (const bf16 *)d.u + row * d.u_stride + ((u64)which * d.key_heads + key) * d.dk + c;
+    Pack<bf16, 8> v[ROWS] = {};
+    UNROLL for (u32 r = 0; r < ROWS; r++) {
+        const u32 i = warp() + THREADS / 32 * r;
+        if (i < n && c < d.dk) load_pack(v[r], from + i * d.u_stride);
+    }
+    const float root = which ? 1.0f : 1.0f / sqrt_rn((float)d.dk);
+    UNROLL for (u32 r = 0; r < ROWS; r++) {
+        const u32 i = warp() + THREADS / 32 * r;
+        float x[8], sum = 0;
+        widen(x, v[r]);
+        UNROLL for (int e = 0; e < 8; e++) sum = fma_rn(x[e], x[e], sum);
+        UNROLL for (int m = 8; m; m /= 2) sum += shfl_xor(sum, m);
+        if (c < d.dk) store_pack((which ? k : q) + i * d.pitch + c, v[r]);
+        if (lane() % 16 == 0) (which ? s.rk : s.rq)[i] = root / sqrt_rn(sum + 1e-6f);
+    }
 }
 
 // mma_parts adds a·b to n 16 columns of d (two tiles of 8), with b the sum of PARTS matrices of LINE values a row, which lie
@@ -84,6 +116,14 @@ template <int A, int B> APR_DEVICE void mma_squares(float (&d)[2][4], const u32 
                 mma_bf16(d[0], a[r], f[0], f[1]);
                 mma_bf16(d[1], a[r], f[2], f[3]);
             }
+    }
+}
+// summed adds sums of N parts to d, the least first. Each part has a sum of its own, so that products need not wait for each other.
+template <int N> APR_DEVICE void summed(float (&d)[2][4], const float (&sums)[N][2][4]) {
+    UNROLL for (u32 e = 0; e < 8; e++) {
+        float v = sums[N - 1][e / 4][e % 4];
+        UNROLL for (int s = N - 1; s-- > 0;) v += sums[s][e / 4][e % 4];
+        d[e / 4][e % 4] += v;
     }
 }
 // across reads the fragment of 16 rows and columns that begins at p; down that of the transposed matrix.
@@ -128,13 +168,13 @@ APR_DEVICE void store_state(float *to, const float (&state)[2][2][4], const Delt
         if (p.live && c < p.wide) to[(u64)r * d.dv + p.col + c] = state[e / 8][e / 4 % 2][e % 4];
     }
 }
-// state_parts writes a warp's rows as three parts.
-APR_DEVICE void state_parts(bf16 *to, const float (&state)[2][2][4], const DeltaRule &d, const DeltaPlace &p) {
+// state_parts writes a warp's rows as N parts.
+template <int N> APR_DEVICE void state_parts(bf16 *to, const float (&state)[2][2][4], const DeltaRule &d, const DeltaPlace &p) {
     if (!p.live) return;
     UNROLL for (u32 e = 0; e < 16; e += 2) {
-        u32 part[3];
+        u32 part[N];
         parts_of(part, state[e / 8][e / 4 % 2][e % 4], state[e / 8][e / 4 % 2][e % 4 + 1]);
-        UNROLL for (u32 m = 0; m < 3; m++) *(u32 *)(to + m * d.dk * LINE16 + (p.own + p.g + row_of(e)) * LINE16 + col_of(e) + p.t2) = part[m];
+        UNROLL for (u32 m = 0; m < N; m++) *(u32 *)(to + m * d.dk * LINE16 + (p.own + p.g + row_of(e)) * LINE16 + col_of(e) + p.t2) = part[m];
     }
 }
 // tile_parts writes a warp's tile of positions and columns as N parts, which lie CHUNK·LINE16 values from each other.
@@ -145,12 +185,48 @@ template <int N> APR_DEVICE void tile_parts(bf16 *to, const float (&x)[2][4], co
         UNROLL for (u32 m = 0; m < N; m++) *(u32 *)(to + m * CHUNK * LINE16 + (p.i0 + p.g + row_of(e)) * LINE16 + p.j0 + col_of(e) + p.t2) = part[m];
     }
 }
-// add_outer adds kᵀ·b to a warp's rows of the state, for n positions, with b the sum of three parts.
-APR_DEVICE void add_outer(float (&state)[2][2][4], const bf16 *k, u32 pitch, const bf16 *b, u32 n, const DeltaPlace &p) {
-    for (u32 c = 0; c < n; c += 16) {
+// add_outer adds kᵀ·b to a warp's rows of the state, with b the sum of N parts, whose rows beyond the last position are zeros.
+template <int N> APR_DEVICE void add_outer(float (&state)[2][2][4], const bf16 *k, u32 pitch, const bf16 *b, const DeltaPlace &p) {
+    UNROLL for (u32 c = 0; c < CHUNK; c += 16) {
         u32 f[4];
         down(f, k + c * pitch + p.own, pitch);
-        mma_parts<3>(state[0], f, b + c * LINE16, CHUNK * LINE16);
-        mma_parts<3>(state[1], f, b + c * LINE16 + 16, CHUNK * LINE16);
+        mma_parts<N>(state[0], f, b + c * LINE16, CHUNK * LINE16);
+        mma_parts<N>(state[1], f, b + c * LINE16 + 16, CHUNK * LINE16);
     }
+}
+// add_state adds k·S, and q·S with BOTH, to a warp's tiles of positions and columns, with S the sum of N parts.
+template <u32 D, int N, bool BOTH> APR_DEVICE void add_state(float (&ks)[2][4], float (&qs)[2][4], const bf16 *k, const bf16 *q, const DeltaRule &d, const bf16 *parts,
+    const DeltaPlace &p) {
+    float ksum[N][2][4] = {}, qsum[N][2][4] = {};
+    const auto step = [&](u32 c) {
+        u32 fk[4], fq[4];
+        across(fk, k + p.i0 * d.pitch + c, d.pitch);
+        if (BOTH) across(fq, q + p.i0 * d.pitch + c, d.pitch);
+        UNROLL for (u32 s = 0; s < N; s++) {
+            u32 b[4];
+            ldmatrix4_trans(b, parts + s * d.dk * LINE16 + (c + lane() % 16) * LINE16 + p.j0 + lane() / 16 * 8);
+            mma_bf16(ksum[s][0], fk, b[0], b[1]), mma_bf16(ksum[s][1], fk, b[2], b[3]);
+            if (BOTH) mma_bf16(qsum[s][0], fq, b[0], b[1]), mma_bf16(qsum[s][1], fq, b[2], b[3]);
+        }
+    };
+    if constexpr (D > 0) UNROLL for (u32 c = 0; c < D; c += 16) step(c);
+    else for (u32 c = 0; c < d.dk; c += 16) step(c);
+    summed(ks, ksum);
+    if (BOTH) summed(qs, qsum);
+}
+// add_solved adds A·b to a warp's tile, or Aᵀ·b, with A a lower triangle and both the sums of N parts, without products below the last.
+template <int N, bool TRANSPOSED> APR_DEVICE void add_solved(float (&x)[2][4], const bf16 *a, const bf16 *b, const DeltaPlace &p) {
+    float sums[N][2][4] = {};
+    for (u32 c = TRANSPOSED ? p.i0 : 0; c < (TRANSPOSED ? CHUNK : p.i0 + 16); c += 16) {
+        u32 f[N][4], g[N][4];
+        UNROLL for (u32 m = 0; m < N; m++) {
+            const bf16 *from = a + m * CHUNK * PAIR16;
+            if (TRANSPOSED) down(f[m], from + c * PAIR16 + p.i0, PAIR16);
+            else across(f[m], from + p.i0 * PAIR16 + c, PAIR16);
+            ldmatrix4_trans(g[m], b + m * CHUNK * LINE16 + (c + lane() % 16) * LINE16 + p.j0 + lane() / 16 * 8);
+        }
+        UNROLL for (u32 s = 0; s < N; s++)
+            UNROLL for (u32 r = 0; r + s < N; r++) mma_bf16(sums[r + s][0], f[r], g[s][0], g[s][1]), mma_bf16(sums[r + s][1], f[r], g[s][2], g[s][3]);
+    }
+    summed(x, sums);
 }
