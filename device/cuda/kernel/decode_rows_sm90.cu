@@ -195,18 +195,26 @@ template <int N> struct PassProduct {
     u8 *shared; // x, by span and four rows; or what warps have of it, one span each
     Ring ring;
     Feed feed;
-    // own_x rounds 256 columns of x, of which rows stand at from, for the warp alone.
-    APR_METHOD const u8 *own_x(const bf16 *from, u32 span) const {
+    static constexpr bool AHEAD = N == 1; // with eight rows there is no room for x of the next span during products
+    u32x4 ahead[AHEAD ? 4 : 1];
+    template <int M> APR_METHOD void ask(u32x4 (&v)[M], const bf16 *row, u32 span, u32 count) const {
+        const bf16 *pack = row + 256 * span + 8 * lane_here();
+        UNROLL for (u32 r = 0; r < M; r++)
+            if (r < count) v[r] = strong_load16(pack + r * (u64)a.inter);
+    }
+    // own_x rounds 256 columns of x, of which rows stand at from, for the warp alone, and may ask for those of span `next`.
+    APR_METHOD const u8 *own_x(const bf16 *from, u32 span, u32 next) {
         u8 *x = shared + warp() * (N * SPAN_4X);
         NO_UNROLL for (u32 first = 0; first < a.rows; first += 4) {
-            const bf16 *row = from + first * (u64)a.inter, *pack = row + 256 * span + 8 * lane_here();
+            const bf16 *row = from + first * (u64)a.inter;
             const u32 count = (u32)min_of(4, a.rows - first);
             u32x4 v[4] = {};
-            UNROLL for (u32 r = 0; r < 4; r++)
-                if (r < count) v[r] = strong_load16(pack + r * (u64)a.inter);
+            if constexpr (AHEAD) UNROLL for (u32 r = 0; r < 4; r++) v[r] = ahead[r];
+            else ask(v, row, span, count);
             NO_UNROLL for (u32 r = 0; r < count; r++)
                 round_row(x + first / 4 * SPAN_4X, r, settled(pick(v, r), row + r * (u64)a.inter, 32 * span, a.inter / 8));
         }
+        if constexpr (AHEAD) ask(ahead, from, next, a.rows);
         sync_warp();
         return x;
     }
@@ -214,12 +222,16 @@ template <int N> struct PassProduct {
     // down, where other blocks left it.
     APR_METHOD void multiply(u32 layer, u32 product, const Span *spans, u32 count) {
         float acc[N][2][4] = {};
+        if constexpr (AHEAD)
+            if (product == 3 && count > 0) ask(ahead, PassExchange(a, layer).product, spans[0].number, a.rows);
         NO_UNROLL for (u32 i = 0; i < count; i++) {
             const Span s = spans[i];
             const u32 kind = m.layers[layer].kind[s.matrix], type = kind / 4096, before = s.at * 2 * (kind & 4095);
             int which = (int)product;
             opaque(which); // or there would be a loop for each product
-            const u8 *x = which == 3 ? own_x(PassExchange(a, layer).product, s.number) : shared + s.number * (N * SPAN_4X), *w = ring.wait() + lead(before);
+            const u8 *x = shared + s.number * (N * SPAN_4X);
+            if (which == 3) x = own_x(PassExchange(a, layer).product, s.number, spans[min_of(i + 1, count - 1)].number);
+            const u8 *w = ring.wait() + lead(before);
             if (type == 0) times_x<RowsQ4K, N>(acc, w, x);
             else if (type == 2) times_x<RowsQ6K, N>(acc, w, x);
             else times_x<RowsQ5K, N>(acc, w, x);
@@ -516,7 +528,7 @@ template <int N> APR_DEVICE void decode_rows(const PassArgs &a) {
         opaque(w);
         return counts[w * PRODUCTS + product];
     };
-    PassProduct<N> x = {a, m, shared, {shared + a.ring_at + warp() * a.slots * a.pitch, filled + warp() * SLOTS, 0, 0, 0}, {work.spans + warp() * a.spans, 0, 0, count(0) + count(1) + count(2) + count(3), 0, nullptr, 0}};
+    PassProduct<N> x = {a, m, shared, {shared + a.ring_at + warp() * a.slots * a.pitch, filled + warp() * SLOTS, 0, 0, 0}, {work.spans + warp() * a.spans, 0, 0, count(0) + count(1) + count(2) + count(3), 0, nullptr, 0}, {}};
     if (x.feed.count > 0) {
         x.feed.describe(m);
         NO_UNROLL for (u32 n = 0; n < a.slots; n++) x.feed.fill(m, x.ring), x.ring.advance(a);
