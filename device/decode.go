@@ -162,17 +162,19 @@ func checkDecodeNetwork(l *DecodeLayer, h int) {
 	need(e.Router.Cols() == h && e.Gate.Cols() == h && e.Up.Cols() == h, op, wrongShapes)
 }
 
-// Finisher is a Stream that may finish the heads of a few positions of one sequence as one operation.
+// Finisher is a Stream that may finish the heads of a few positions, of one sequence or several, as one operation.
 type Finisher interface {
 	// FinishHeads writes q = rotate(norm(x_q, qNorm)) and kv = [rotate(norm(x_k, kNorm)) | x_v] of x = [x_q | x_k |
 	// x_v], norms over heads and left out where their weight is the zero Tensor, in the bits of HeadNorm, Rotate and
-	// Copy. q may stand in x. Unless gate, of q's shape, is the zero Tensor, a gate follows each head of x_q, and is
-	// copied there. It reports false, and has done nothing, if the device has no such operation for these.
-	FinishHeads(q, gate, kv, x, qNorm, kNorm Tensor, eps float64, r Rotary) bool
+	// Copy. q may stand in x. Unless rows is the zero Tensor, they are the rows of kv that are written: I32, one a
+	// position, distinct; one outside kv is an error of the stream. Unless gate, of q's shape, is the zero Tensor, a
+	// gate follows each head of x_q, and is copied there. It reports false, and has done nothing, if the device has no
+	// such operation for these.
+	FinishHeads(q, gate, kv, rows, x, qNorm, kNorm Tensor, eps float64, r Rotary) bool
 }
 
 // CheckFinishHeads checks a call of Finisher.FinishHeads.
-func CheckFinishHeads(q, gate, kv, x, qNorm, kNorm Tensor, r Rotary) {
+func CheckFinishHeads(q, gate, kv, rows, x, qNorm, kNorm Tensor, r Rotary) {
 	const op = OpRotate
 	views(op, q, kv, x)
 	optional(op, gate, qNorm, kNorm)
@@ -181,7 +183,10 @@ func CheckFinishHeads(q, gate, kv, x, qNorm, kNorm Tensor, r Rotary) {
 	typed(op, tensor.F32, noFloat32, qNorm, kNorm)
 	CheckRotate(q, r)
 	shaped(op, q.Rows, q.Cols, gate)
-	need(q.Rows == x.Rows && kv.Rows == x.Rows && x.Cols == q.Cols+gate.Cols+kv.Cols, op, wrongShapes)
+	if !rows.IsZero() {
+		ids(op, rows, x.Rows)
+	}
+	need(q.Rows == x.Rows && (kv.Rows == x.Rows || !rows.IsZero()) && x.Cols == q.Cols+gate.Cols+kv.Cols, op, wrongShapes)
 	need(kv.Cols%(2*r.HeadDim) == 0, op, wrongShapes)
 	vectors(op, r.HeadDim, qNorm, kNorm)
 }

@@ -16,7 +16,8 @@ func (p *pass) attend(b *layer, k *acts, in *operand) {
 	default:
 		p.project(qkv, k.qkv, in)
 	}
-	if !p.finishAtOnce(b, k) {
+	finished := p.finishAtOnce(b, k)
+	if !finished {
 		if b.Attn.Gate {
 			p.unmix(b, k)
 		}
@@ -24,6 +25,9 @@ func (p *pass) attend(b *layer, k *acts, in *operand) {
 	}
 	if p.each != nil || p.lock != nil {
 		if p.each != nil {
+			if b.own && !finished {
+				p.keepEach(b, k)
+			}
 			p.attendEach(b, k)
 		} else {
 			p.attendTogether(b, k)
@@ -100,15 +104,18 @@ func (p *pass) finish(b *layer, k *acts) {
 	}
 }
 
-// finishAtOnce is unmix and finish of a few positions, whose k and v go to a cache, as one operation, if the device has
-// it.
+// finishAtOnce is unmix and finish of a few positions, whose k and v go to a cache or to pages, as one operation, if
+// the device has it.
 func (p *pass) finishAtOnce(b *layer, k *acts) bool {
 	f, ok := p.s.(device.Finisher)
 	a := b.Attn
-	if !ok || p.cache == nil || !b.own || a.VNorm || a.VIsK || a.QBeta != 0 || a.Rope < 0 || a.QKNorm == arch.RowNorm {
+	if !ok || p.cache == nil && !p.alike() || !b.own {
 		return false
 	}
-	x, n, c := k.qkv, a.QDim(), p.cache
+	if a.VNorm || a.VIsK || a.QBeta != 0 || a.Rope < 0 || a.QKNorm == arch.RowNorm {
+		return false
+	}
+	x, n := k.qkv, a.QDim()
 	var gate device.Tensor
 	switch {
 	case a.Gate:
@@ -116,11 +123,20 @@ func (p *pass) finishAtOnce(b *layer, k *acts) bool {
 	case b.finishes():
 		x = k.proj
 	}
-	held := c.layers[b.index].held
-	r := device.Rotary{HeadDim: a.HeadDim, Table: p.m.table(a.Rope, c.class), SeqLen: p.t.SeqLen, Offset: c.length}
-	q, kv := k.qkv.ColRange(0, n), k.kv.RowRange(held, held+p.t.n())
+	q := k.qkv.ColRange(0, n)
+	r := device.Rotary{HeadDim: a.HeadDim, SeqLen: p.t.SeqLen}
+	var kv, rows device.Tensor
+	if c := p.cache; c != nil {
+		held := c.layers[b.index].held
+		r.Table, r.Offset, kv = p.m.table(a.Rope, c.class), c.length, k.kv.RowRange(held, held+p.t.n())
+	} else {
+		c := p.each.cache
+		l := &c.layers[b.index]
+		r.Table, r.Offset, r.Positions, kv = p.m.table(a.Rope, p.each.class()), c.capacity-1, p.t.Positions, l.rows
+		rows, _ = c.placed(l.pool, x.Rows, ofNew)
+	}
 	x = x.ColRange(0, q.Cols+gate.Cols+kv.Cols)
-	return f.FinishHeads(q, gate, kv, x, b.qNorm.value, b.kNorm.value, p.m.Config.Eps, r)
+	return f.FinishHeads(q, gate, kv, rows, x, b.qNorm.value, b.kNorm.value, p.m.Config.Eps, r)
 }
 
 // headNorm writes the norm of q or k, or copies them.

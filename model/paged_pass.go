@@ -12,6 +12,25 @@ type each struct {
 	slots []int // of the first rows; further rows are padding
 }
 
+// sameClass reports whether all sequences are in one class of frequencies.
+func (e *each) sameClass() bool {
+	return !slices.ContainsFunc(e.slots, func(slot int) bool { return e.cache.class[slot] != e.class() })
+}
+
+// class is that of the first sequence, of a pass of padding the first there is.
+func (e *each) class() int {
+	if len(e.slots) == 0 {
+		return 0
+	}
+	return e.cache.class[e.slots[0]]
+}
+
+// alike reports whether the pass writes k and v of several sequences to their pages, by rows, in one class of
+// frequencies.
+func (p *pass) alike() bool {
+	return p.each != nil && p.each.cache.gathered.IsZero() && p.each.sameClass()
+}
+
 // ExtendEach runs the body over further positions of the sequences in the given slots, a row of ids and of dst [n,
 // h] each, and writes their final hidden states. A slot that occurs several times, at most PageRows, is extended
 // by as many positions, in the order of rows. Rows behind those of slots are padding: they give a pass its shape,
@@ -151,15 +170,10 @@ func bucketOf(keys int32) int {
 	return b
 }
 
-// attendEach adds the finished k and v of each sequence to its pages, and attends to all keys that its new position
-// sees.
+// attendEach attends to all keys that the new position of each sequence sees.
 func (p *pass) attendEach(b *layer, k *acts) {
 	c := p.each.cache
 	l := &c.layers[b.Attn.KVFrom]
-	if b.own {
-		_, kk, v := b.read(k)
-		p.keepEach(b, l, kk, v)
-	}
 	q, out := k.qkv.ColRange(0, b.Attn.QDim()), b.attended(k)
 	if !c.gathered.IsZero() {
 		p.attendGathered(b, l, q, out)
@@ -176,8 +190,10 @@ func (p *pass) attendEach(b *layer, k *acts) {
 }
 
 // keepEach adds the finished k and v of each sequence to its pages.
-func (p *pass) keepEach(b *layer, l *pagedLayer, k, v device.Tensor) {
+func (p *pass) keepEach(b *layer, x *acts) {
+	_, k, v := b.read(x)
 	c, kv := p.each.cache, b.Attn.KVDim()
+	l := &c.layers[b.Attn.KVFrom]
 	rows, numbers := c.placed(l.pool, k.Rows, ofNew)
 	if !c.gathered.IsZero() {
 		for i := range p.each.slots {
@@ -241,18 +257,8 @@ func (p *pass) ruleEach(b *layer, d *deltaActs, in deltaParts) {
 func (p *pass) rotateEach(b *layer, x device.Tensor, r device.Rotary) {
 	e := p.each
 	r.SeqLen, r.Offset = 1, e.cache.capacity-1 // positions of a table: as many as there may be
-	first := 0
-	for i := range e.slots {
-		if e.cache.class[e.slots[i]] != e.cache.class[e.slots[0]] {
-			first = -1
-		}
-	}
-	if first == 0 {
-		class := 0
-		if len(e.slots) > 0 {
-			class = e.cache.class[e.slots[0]]
-		}
-		p.turn(b, x, r, class)
+	if e.sameClass() {
+		p.turn(b, x, r, e.class())
 		return
 	}
 	for i, slot := range e.slots {

@@ -12,19 +12,21 @@ import (
 	"apr/tensor"
 )
 
-// TestFinishHeads: one kernel has the bits of norms of heads, rotation, and copies to a cache, at any position.
+// TestFinishHeads: one kernel has the bits of norms of heads, rotation, and copies to a cache, at any position, or to
+// any rows.
 func TestFinishHeads(t *testing.T) {
 	findDriver(t)
 	d := open(t, cuda.Options{})
 	defer d.Close()
 	for _, c := range []struct {
 		rows, heads, kv, d, pairs, at int
-		norms, inPlace, gated         bool
+		norms, inPlace, gated, placed bool
 	}{
-		{1, 4, 2, 128, 64, 0, true, false, false}, {1, 3, 1, 64, 32, 37, false, true, false},
-		{8, 2, 2, 256, 32, 5, true, false, false}, {3, 5, 5, 24, 8, 1100, true, false, false},
-		{2, 1, 1, 16, 8, 9, true, true, false}, {1, 9, 3, 80, 40, 2, false, false, false},
-		{1, 4, 2, 256, 32, 3, true, false, true}, {8, 3, 1, 64, 32, 0, false, false, true},
+		{1, 4, 2, 128, 64, 0, true, false, false, false}, {1, 3, 1, 64, 32, 37, false, true, false, false},
+		{8, 2, 2, 256, 32, 5, true, false, false, false}, {3, 5, 5, 24, 8, 1100, true, false, false, false},
+		{2, 1, 1, 16, 8, 9, true, true, false, false}, {1, 9, 3, 80, 40, 2, false, false, false, false},
+		{1, 4, 2, 256, 32, 3, true, false, true, false}, {8, 3, 1, 64, 32, 0, false, false, true, false},
+		{21, 7, 1, 128, 64, 40, false, true, false, true}, {2, 3, 2, 64, 16, 3, true, false, true, true},
 	} {
 		b := &few{d: d, s: d.NewStream().(*cuda.Stream), rng: rand.New(rand.NewPCG(1, uint64(c.d)))}
 		n, kv := c.heads*c.d, c.kv*c.d
@@ -35,8 +37,17 @@ func TestFinishHeads(t *testing.T) {
 		}
 		r := device.Rotary{HeadDim: c.d, Table: turning(c.pairs, 50, 1.2), SeqLen: c.rows, Offset: c.at}
 		want, got := b.typed(tensor.BF16, c.rows, n+kv, 1), b.typed(tensor.BF16, c.rows, n, 1)
-		wantKV, gotKV := b.typed(tensor.BF16, 12, 2*kv, 1), b.typed(tensor.BF16, 12, 2*kv, 1)
-		wantKV, gotKV = wantKV.RowRange(2, 2+c.rows), gotKV.RowRange(2, 2+c.rows)
+		wantKV := b.typed(tensor.BF16, c.rows+4, 2*kv, 1)
+		gotKV := b.typed(tensor.BF16, c.rows+4, 2*kv, 1)
+		b.s.Copy(gotKV, wantKV)
+		put := func(dst, src device.Tensor) { b.s.Copy(dst.RowRange(2, 2+c.rows), src) }
+		var places device.Tensor
+		if c.placed {
+			r.SeqLen, r.Offset = 1, c.at+c.rows
+			r.Positions = b.numbers(c.rows, func(i int) int { return c.at + c.rows - i })
+			places = b.numbers(c.rows, func(i int) int { return (5*i + 3) % (c.rows + 1) })
+			put = func(dst, src device.Tensor) { b.s.PutRows(dst, src, places) }
+		}
 		for _, part := range []struct {
 			lo, hi int
 			norm   device.Tensor
@@ -48,8 +59,8 @@ func TestFinishHeads(t *testing.T) {
 			}
 		}
 		b.s.Rotate(want, r)
-		b.s.Copy(wantKV.ColRange(0, kv), want.ColRange(n, n+kv))
-		b.s.Copy(wantKV.ColRange(kv, 2*kv), x.ColRange(n+kv, n+2*kv))
+		put(wantKV.ColRange(0, kv), want.ColRange(n, n+kv))
+		put(wantKV.ColRange(kv, 2*kv), x.ColRange(n+kv, n+2*kv))
 		if c.inPlace {
 			got = x.ColRange(0, n)
 		}
@@ -67,7 +78,11 @@ func TestFinishHeads(t *testing.T) {
 			x = mixed.ColRange(0, 2*n+2*kv)
 			pairs["gates"] = [2]device.Tensor{gate, wantGate}
 		}
-		if !b.s.FinishHeads(got, gate, gotKV, x, qNorm, kNorm, 1e-5, r) {
+		to := gotKV
+		if !c.placed {
+			to = gotKV.RowRange(2, 2+c.rows)
+		}
+		if !b.s.FinishHeads(got, gate, to, places, x, qNorm, kNorm, 1e-5, r) {
 			t.Errorf("%+v: the device has no such operation", c)
 		}
 		for name, pair := range pairs {
@@ -82,4 +97,14 @@ func TestFinishHeads(t *testing.T) {
 			}
 		}
 	}
+}
+
+// numbers uploads n of them.
+func (b *few) numbers(n int, of func(i int) int) device.Tensor {
+	t, all := b.d.Alloc("numbers", device.Batch, tensor.I32, n, 1), make([]int32, n)
+	for i := range all {
+		all[i] = int32(of(i))
+	}
+	b.s.UploadInts(t, all)
+	return t
 }

@@ -156,16 +156,17 @@ func (s *Stream) Rotate(x device.Tensor, r device.Rotary) {
 var _ device.Finisher = (*Stream)(nil)
 
 // FinishHeads is HeadNorm, Rotate and Copy of a few positions in bfloat16 by one kernel: see device.Finisher.
-func (s *Stream) FinishHeads(q, gate, kv, x, qNorm, kNorm device.Tensor, eps float64, r device.Rotary) bool {
-	device.CheckFinishHeads(q, gate, kv, x, qNorm, kNorm, r)
+func (s *Stream) FinishHeads(q, gate, kv, rows, x, qNorm, kNorm device.Tensor, eps float64, r device.Rotary) bool {
+	device.CheckFinishHeads(q, gate, kv, rows, x, qNorm, kNorm, r)
 	if s.failed() {
 		return true // tensors need not have a place
 	}
 	if !kernel.FinishServes(mat(q), mat(gate), mat(kv), mat(x), mat(qNorm), mat(kNorm), r.HeadDim, r) {
 		return false
 	}
-	o := s.begin("FinishHeads", q, gate, kv, x, qNorm, kNorm)
-	if o == nil {
+	o := s.begin("FinishHeads", q, gate, kv, rows, x, qNorm, kNorm, r.Positions)
+	if o == nil || !rows.IsZero() && !s.known("FinishHeads", rows, kv.Rows) ||
+		!r.Positions.IsZero() && !s.known("FinishHeads: position", r.Positions, r.Offset+r.SeqLen) {
 		return true // nothing is done after an error
 	}
 	o.sized(x.Rows, x.Cols, r.HeadDim)
@@ -174,7 +175,7 @@ func (s *Stream) FinishHeads(q, gate, kv, x, qNorm, kNorm device.Tensor, eps flo
 		s.fail(err)
 		return true
 	}
-	kernel.Finish(o, mat(q), mat(gate), mat(kv), mat(x), mat(qNorm), mat(kNorm), r.HeadDim, eps, r, tables.Table)
+	kernel.Finish(o, mat(q), mat(gate), mat(kv), mat(rows), mat(x), mat(qNorm), mat(kNorm), r.HeadDim, eps, r, tables)
 	o.end()
 	return true
 }

@@ -3,6 +3,7 @@
 //apr:module target=sm_90a types=bf16 roles=few-rows twins=_early
 #include "argmax.cuh"
 #include "attention_decode.cuh"
+#include "attention_pages.cuh"
 #include "conv.cuh"
 #include "delta_step.cuh"
 #include "experts_pairs.cuh"
@@ -54,6 +55,9 @@ APR_DEVICE void begin_early() {
     let_next();
     wait_before();
 }
+KERNEL(attention_pages_tiles_64_early, PagesArgs, 32 * 8, 2) { begin_early(); pages_tiles<64, 8>(a); }
+KERNEL(attention_pages_tiles_128_early, PagesArgs, 32 * 6, 2) { begin_early(); pages_tiles<128, 6>(a); }
+KERNEL(attention_pages_tiles_256_early, PagesArgs, 32 * 4, 2) { begin_early(); pages_tiles<256, 4>(a); }
 KERNEL(conv_bf16_four_early, ConvArgs, 128, 8) { begin_early(); conv_four(a); }
 KERNEL(head_norm_bf16_8_early, HeadNormArgs, 256, 1) { begin_early(); head_norm<bf16, 8, 1>(a); }
 KERNEL(sigmoidglu_bf16_8_early, GLUArgs, 256, 4) { begin_early(); glu<bf16, 8, 2, Sigmoid>(a); }

@@ -10,7 +10,7 @@ import (
 const EarlyModule = "decode_sm90"
 
 // earlyBlocks is up to how many blocks a launch of what training needs too is one of generation.
-const earlyBlocks = 8
+const earlyBlocks = 64
 
 // Overlap returns l by its twin of EarlyModule, or l itself if it has none.
 //
@@ -22,7 +22,7 @@ func Overlap(l Launch) Launch {
 		return l
 	}
 	twin, ok := twins()[l.Kernel]
-	always := []string{rowsModule, decodeModule, pairsModule, gemvModule, FinishModule, DeltaModule}
+	always := []string{rowsModule, decodeModule, pairsModule, gemvModule, FinishModule, DeltaModule, PagesModule}
 	small := l.Grid[0] <= earlyBlocks || slices.Contains(always, l.Module)
 	if l.Module == ConvModule {
 		small = l.Grid[1] <= 1

@@ -40,11 +40,16 @@ func TestOverlap(t *testing.T) {
 	norm := Normed{Y: x, X: dense(tensor.BF16, 1, 512), W: dense(tensor.F32, 1, 512), Eps: 1e-6}
 	Router(&r, dense(tensor.F32, 1, 8), dense(tensor.F32, 1, 64), norm, dense(tensor.BF16, 64, 512), Mat{}, Mat{}, routing)
 	rotary := device.Rotary{HeadDim: 64, Table: frequencies(1e4, 64), SeqLen: 1}
-	Finish(&r, x, Mat{}, dense(tensor.BF16, 1, 256), dense(tensor.BF16, 1, 768), Mat{}, Mat{}, 64, 1e-6, rotary, 1<<20)
+	kv, all := dense(tensor.BF16, 1, 256), dense(tensor.BF16, 1, 768)
+	Finish(&r, x, Mat{}, kv, Mat{}, all, Mat{}, Mat{}, 64, 1e-6, rotary, RotaryTables{Table: 1 << 20, Rows: 1})
 	Conv(&r, dense(tensor.BF16, 1, 8192), dense(tensor.BF16, 1, 8192), dense(tensor.F32, 8192, 4), Mat{}, Mat{}, Mat{}, device.Sequences{Batch: 1, Len: 1})
 	HeadNorm(&r, x, Mat{}, x, dense(tensor.F32, 1, 128), 128, 1e-6)
 	deltaStep(&r, tensor.BF16)
 	GLU(&r, dense(tensor.BF16, 1, 256), x, device.Sigmoid)
+	for _, d := range []int{64, 128, 256} {
+		paged := device.Paged{Heads: 512 / d, KVHeads: 512 / d, HeadDim: d, Most: 1}
+		AttendPages(&r, x, x, x, x, ids, dense(tensor.I32, 1, 1), dense(tensor.I32, 1, 1), Mat{}, paged)
+	}
 	seen := map[string]bool{}
 	for _, l := range r.launches {
 		e := Overlap(l)

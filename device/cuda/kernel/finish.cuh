@@ -7,10 +7,14 @@ struct FinishArgs {
     void *q, *gate, *cache;     // [rows, heads·d]; the same or zero; [rows, 2·kv·d]: k, v
     const float *q_norm, *k_norm; // [d]; zero: no norm
     const float *table;         // [positions, half, 2]: cosine, sine
+    const i32 *positions;       // [rows]; zero: from position on
+    const i32 *places;          // [rows], rows of cache; zero: those of x
+    Record *record;             // of a position outside the table, or a place outside the cache
     i64 x_stride, q_stride, gate_stride, cache_stride;
     u32 rows, heads, kv, d, half; // half: pairs that turn
     u32 lanes;                  // of a head, a power of two
     u32 position;               // of the first row
+    u32 pool, limit;            // rows of cache and table
     float eps, inv_d;
 };
 
@@ -31,7 +35,12 @@ APR_DEVICE void finish_heads(const FinishArgs &a) {
     const bool live = l < packs, is_q = head < a.heads;
     Pack<bf16, 8> v = {};
     if (live) load_pack(v, (const bf16 *)a.x + row * a.x_stride + (u64)place * a.d + 8 * l);
-    bf16 *to = (bf16 *)a.cache + row * a.cache_stride + (u64)(head - a.heads) * a.d;
+    const u32 at = a.places ? (u32)a.places[row] : row, position = a.positions ? (u32)a.positions[row] : a.position + row;
+    if (position >= a.limit || at >= a.pool) {
+        if (head == 0 && l == 0) first_fault(a.record, at < a.pool ? 4 : 3, (i32)(at < a.pool ? position : at), at < a.pool ? a.limit : a.pool);
+        return;
+    }
+    bf16 *to = (bf16 *)a.cache + (u64)at * a.cache_stride + (u64)(head - a.heads) * a.d;
     if (is_q) to = (bf16 *)a.q + row * a.q_stride + (u64)head * a.d;
     if (head >= all) to = (bf16 *)a.gate + row * a.gate_stride + (u64)(head - all) * a.d;
     const float *norm = is_q ? a.q_norm : a.k_norm;
@@ -59,7 +68,7 @@ APR_DEVICE void finish_heads(const FinishArgs &a) {
             q[e] = low ? there : own[e];
         }
         UNROLL for (int k = 0; k < 2; k++) {
-            load8(w, a.table + ((u64)(a.position + row) * a.half + 8 * i) * 2 + 8 * k);
+            load8(w, a.table + ((u64)position * a.half + 8 * i) * 2 + 8 * k);
             UNROLL for (int j = 0; j < 4; j++) cosine[4 * k + j] = w[2 * j], sine[4 * k + j] = w[2 * j + 1];
         }
         UNROLL for (int e = 0; e < 8; e++) {
