@@ -36,9 +36,12 @@ func FinishServes(q, gate, cache, x, qNorm, kNorm Mat, d int, r device.Rotary) b
 }
 
 // Finish computes, of x = [q|k|v] of a few positions, q = rotate(norm(q)) by heads of d columns, and cache =
-// [rotate(norm(k)) | v], where places are its rows or it has as many as x. A norm without weights is none. q may stand in x. Unless gate is zero, a gate follows each
-// head of q in x, and is copied there. The bits are those of HeadNorm, Rotate and Copy. Bytes moved: those of x twice.
-func Finish(queue Queue, q, gate, cache, places, x, qNorm, kNorm Mat, d int, eps float64, r device.Rotary, t RotaryTables) {
+// [rotate(norm(k)) | v], of which places are the rows; without, it has as many as x. A norm without weights is none. q
+// may stand in x. Unless gate is zero, a gate follows each head of q in x, and is copied there. The bits are those of
+// HeadNorm, Rotate and Copy. Bytes moved: those of x twice.
+func Finish(
+	queue Queue, q, gate, cache, places, x, qNorm, kNorm Mat, d int, eps float64, r device.Rotary, t RotaryTables,
+) {
 	need(FinishServes(q, gate, cache, x, qNorm, kNorm, d, r), "Finish", "types, shapes or alignment")
 	heads, kv := q.Cols/d, cache.Cols/(2*d)
 	need(x.Cols == q.Cols+gate.Cols+cache.Cols && q.Rows == x.Rows, "Finish", "shapes differ")
@@ -47,7 +50,8 @@ func Finish(queue Queue, q, gate, cache, places, x, qNorm, kNorm Mat, d int, eps
 		Module: FinishModule, Kernel: "finish_bf16", Grid: [3]int{ceil(x.Cols/d, warpsOfBlock), x.Rows, 1}, Block: 256,
 		Args: unsafe.Pointer(&finishArgs{
 			x: x.Ptr, q: q.Ptr, gate: gate.Ptr, cache: cache.Ptr, qNorm: qNorm.Ptr, kNorm: kNorm.Ptr, table: t.Table,
-			positions: t.Positions.Ptr, places: places.Ptr, record: queue.Record(), pool: uint32(cache.Rows), limit: uint32(t.Rows),
+			positions: t.Positions.Ptr, places: places.Ptr, record: queue.Record(),
+			pool: uint32(cache.Rows), limit: uint32(t.Rows),
 			xStride: int64(x.Stride), qStride: int64(q.Stride), gateStride: int64(gate.Stride),
 			cacheStride: int64(cache.Stride), rows: uint32(x.Rows), heads: uint32(heads), kv: uint32(kv), d: uint32(d), half: uint32(len(r.Table.Inv)),
 			lanes: uint32(min(32, 1<<bits.Len(uint(d/8-1)))), pos: uint32(r.Offset), eps: float32(eps), invD: 1 / float32(d),
