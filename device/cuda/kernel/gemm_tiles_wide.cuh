@@ -204,19 +204,26 @@ template <class D, int N>
 APR_DEVICE void multiply_wide(const TilesArgs &a, float (&acc)[4 * N], Halves<N> &x, u32 &before, const u8 *w, u32 groups) {
     const u32 g = lane() >> 2, t = lane() & 3;
     const SpanScales<D> of(w, g, t, groups);
+    Words q[2]; // of a unit: one row's are asked for before products are waited for, the other's while those are decoded
+    auto load = [&](u32 k, u32 r) {
+        Words all[4];
+        D::words(all, w, g + 8 * r, t, groups);
+        q[r] = all[k];
+    };
+    load(0, 0);
     u32 rows[2][8];
     u32 half = 0;
     UNROLL for (u32 k = 0; k < 4; k++) {
         if (k % 2 == 0) half = shfl(x.place(), 0);
-        Words q[2][4];
-        UNROLL for (u32 r = 0; r < 2; r++) D::words(q[r], w, g + 8 * r, t, groups); // of which unit k is used
+        load(k, 1);
         UNROLL for (u32 j = 0; j < 2; j++) {
-            UNROLL for (u32 i = 0; i < 2; i++)
-                UNROLL for (u32 r = 0; r < 2; r++) of.decode(rows[j][4 * i + r], rows[j][4 * i + 2 + r], q[r][k].w[2 * j + i], k, r);
+            UNROLL for (u32 r = 0; r < 2; r++)
+                UNROLL for (u32 i = 0; i < 2; i++) of.decode(rows[j][4 * i + r], rows[j][4 * i + 2 + r], q[r].w[2 * j + i], k, r);
             const bool begins = k % 2 == 0 && j == 0; // a half
             if (begins) barrier_wait(x.there(), x.parity);
             if (j == 0) start_tiles<0>(acc, rows[j], half + k % 2 * x.panel);
             else start_tiles<1>(acc, rows[j], half + k % 2 * x.panel);
+            if (j == 1 && k < 3) load(k + 1, 0);
             wait_products<1>(acc);
             if (begins) {
                 if (before && lane() == 0) barrier_arrive(before); // its products are complete
