@@ -35,9 +35,9 @@ const (
 	tilesBegin  = 4000 // until the first span is there
 	tilesJoin   = 5000 // a launch of tiles_join
 	tilesBytes  = 18   // that come in, each cycle
-	wideDecode  = 750  // a span of a tile: its codes, for each warp of a scheduler
-	wideProduct = 32   // and its products with 8 rows of x
-	wideAlone   = 1700 // a span, however few warps there are
+	wideSpan    = 2700 // a span, however few warps there are
+	wideDecode  = 80   // more of it for each warp: its codes
+	wideProduct = 10   // and its products with 8 rows of x
 	wideBring   = 100  // a span of 8 rows of x
 )
 
@@ -255,8 +255,8 @@ func ringPitch(size int) int {
 
 // span is how long a span takes, of tiles of `size` bytes.
 func (s tilesShape) span(size int) float64 {
-	busy := s.warps / 4 * (wideDecode + wideProduct*s.columns)
-	return float64(max(s.warps*size/tilesBytes, wideAlone, wideBring*s.columns, busy))
+	busy := wideSpan + s.warps*(wideDecode+wideProduct*s.columns)
+	return float64(max(s.warps*size/tilesBytes, wideBring*s.columns, busy))
 }
 
 // cut is what the shape of a product depends on.
