@@ -3,6 +3,7 @@
 package cuda_test
 
 import (
+	"fmt"
 	"testing"
 
 	"apr/device"
@@ -53,9 +54,12 @@ func TestExpertsSpeed(t *testing.T) {
 	t.Logf("a dense product of bfloat16, 8192×8192×8192: %.0f TFLOP/s", b.dense/1e12)
 	for _, b.m = range expertsModels {
 		for _, tokens := range []int{1, 8, 64, 512, 1024, 2048, 4096, 8192} {
-			for _, skewed := range []bool{false, true} {
-				b.layer(tokens, skewed)
-			}
+			t.Run(fmt.Sprintf("%s/%d", b.m.name, tokens), func(t *testing.T) {
+				b.t = t
+				for _, skewed := range []bool{false, true} {
+					b.layer(tokens, skewed)
+				}
+			})
 		}
 	}
 }

@@ -1,12 +1,12 @@
 // Products of experts in bfloat16 on compute capability 9.0, of many slots, and the gradients of their matrices. See experts_sm90.go.
 //
-// A block takes tile after tile of c, 128 rows by 256 columns. One warpgroup only fetches: per 64 inner positions 16 KiB of a and 32 KiB of b,
-// in stages that run ahead, across tiles, too. Two multiply, 64 rows each, and write while the next tile is fetched. In a stage,
+// A block takes tile after tile of c, 256 rows by 192 columns. One warpgroup only fetches: per 64 inner positions 32 KiB of a and 24 KiB of b,
+// in stages that run ahead, across tiles, too. Two multiply, two units of 64 rows each, and write while the next tile is fetched. In a stage,
 // an operand whose rows are rows of c (columns, for b) is rows of 128 bytes; one whose rows are inner positions is panels of 64 columns, each 64
 // rows of 128 bytes. The 16-byte chunk c of row r stands at chunk c ^ (r mod 8).
 //
-// What lies outside an operand comes as zeros: slots of the next expert, above all, which are neighbours. Of a tile whose second half has no
-// slots the second warpgroup multiplies nothing.
+// What lies outside an operand comes as zeros: slots of the next expert, above all, which are neighbours. A unit whose rows have no
+// slots is not multiplied.
 //apr:module target=sm_90a types=bf16 roles=optional emulated=yes
 #include "experts.cuh"
 
@@ -14,23 +14,24 @@
 #include "attention_hopper.cuh"
 
 #define WARPGROUP 128 // threads
-#define HIGH 128      // a tile of c
-#define WIDE 256
+#define HIGH 256      // a tile of c
+#define WIDE 192
+#define UNITS 2 // of 64 rows, a warpgroup
+#define SUMS (WIDE / 2) // of a unit, a thread
 #define DEEP 64 // inner positions of a stage
 #define LEFT (HIGH * DEEP * 2)
 #define STAGE (LEFT + WIDE * DEEP * 2)
 #define STAGES 4
-#define EXPERTS 4096 // most of a layer
 
 #ifdef APR_HOST
 // multiply computes d (+)= a·b of a stage, whose operands have rows of c or, where not AK or BK, of inner positions.
-template <bool AK, bool BK> APR_DEVICE void multiply(float (&d)[128], u64 a, u64 b, u32 more) {
+template <bool AK, bool BK> APR_DEVICE void multiply(float (&d)[SUMS], u64 a, u64 b, u32 more) {
     const HostOperand left(a), right(b);
     const HostPart p;
     float rows[2][DEEP];
     for (u32 k = 0; k < DEEP; k++)
         for (u32 e = 0; e < 2; e++) rows[e][k] = AK ? left(p.row(2 * e), k) : left(k, p.row(2 * e));
-    for (u32 i = 0; i < 128; i++) {
+    for (u32 i = 0; i < SUMS; i++) {
         if (i & 2) continue; // of the second row, with the first
         float s = more ? d[i] : 0, t = more ? d[i + 2] : 0;
         for (u32 k = 0; k < DEEP; k++) {
@@ -41,22 +42,40 @@ template <bool AK, bool BK> APR_DEVICE void multiply(float (&d)[128], u64 a, u64
     }
     apr_host::sync_warp();
 }
+APR_DEVICE void begin_products(float (&)[UNITS][SUMS]) {}
+template <int N> APR_DEVICE void wait_units(float (&)[UNITS][SUMS]) { apr_host::sync_warp(); }
+APR_DEVICE void commit_products() {}
 #else
 
-#define PRODUCT(ta, tb) "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" REGISTERS_128 "}, a, b, more, 1, 1, " #ta ", " #tb ";\n"
+#define REGISTERS_96 REGISTERS_64 "," \
+    "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79," \
+    "%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
+#define CHANGES_96(x) CHANGES_64(x), SIXTEEN("+f", x, 64), SIXTEEN("+f", x, 80)
+#define PRODUCT(ta, tb) "wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 {" REGISTERS_96 "}, a, b, more, 1, 1, " #ta ", " #tb ";\n"
 #define FURTHER(sa, sb) "add.s64 a, a, " #sa "; add.s64 b, b, " #sb "; mov.pred more, on;\n"
 #define MULTIPLY(sa, sb, ta, tb) \
-    asm volatile("{ .reg .pred on, more; .reg .b64 a, b; setp.eq.b32 on, 0, 0; setp.ne.b32 more, %130, 0;\n" \
-        "mov.b64 a, %128; mov.b64 b, %129; wgmma.fence.sync.aligned;\n" \
-        PRODUCT(ta, tb) FURTHER(sa, sb) PRODUCT(ta, tb) FURTHER(sa, sb) PRODUCT(ta, tb) FURTHER(sa, sb) PRODUCT(ta, tb) \
-        "wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 1; }" : CHANGES_128(d) : "l"(a), "l"(b), "r"(more) : "memory")
+    asm volatile("{ .reg .pred on, more; .reg .b64 a, b; setp.eq.b32 on, 0, 0; setp.ne.b32 more, %98, 0;\n" \
+        "mov.b64 a, %96; mov.b64 b, %97;\n" \
+        PRODUCT(ta, tb) FURTHER(sa, sb) PRODUCT(ta, tb) FURTHER(sa, sb) PRODUCT(ta, tb) FURTHER(sa, sb) PRODUCT(ta, tb) "}" \
+        : CHANGES_96(d) : "l"(a), "l"(b), "r"(more) : "memory")
 
-// multiply starts d (+)= a·b of a stage, whose operands have rows of c or, where not AK or BK, of inner positions, and waits until the stage
-// before is multiplied. 16 inner positions are 32 bytes of a row, or 16 rows.
-template <bool AK, bool BK> APR_DEVICE void multiply(float (&d)[128], u64 a, u64 b, u32 more) {
+// multiply starts d (+)= a·b of a stage, whose operands have rows of c or, where not AK or BK, of inner positions. 16 inner positions are
+// 32 bytes of a row, or 16 rows.
+template <bool AK, bool BK> APR_DEVICE void multiply(float (&d)[SUMS], u64 a, u64 b, u32 more) {
     if constexpr (AK && BK) MULTIPLY(2, 2, 0, 0);
     else if constexpr (AK) MULTIPLY(2, 128, 0, 1);
     else MULTIPLY(128, 128, 1, 1);
+}
+APR_DEVICE void begin_products(float (&d)[UNITS][SUMS]) {
+    asm volatile("wgmma.fence.sync.aligned;" : CHANGES_96(d[0]) : : "memory");
+    asm volatile("" : CHANGES_96(d[1]) : : "memory");
+}
+APR_DEVICE void sync_group(u32 group) { asm volatile("bar.sync %0, 128;" : : "r"(1 + group) : "memory"); }
+APR_DEVICE void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" : : : "memory"); }
+// wait_units<N> is wait_products<N> for all units.
+template <int N> APR_DEVICE void wait_units(float (&d)[UNITS][SUMS]) {
+    asm volatile("wgmma.wait_group.sync.aligned %96;" : CHANGES_96(d[0]) : "n"(N) : "memory");
+    asm volatile("" : CHANGES_96(d[1]) : : "memory");
 }
 #endif
 
@@ -74,48 +93,50 @@ struct Ring {
     APR_METHOD u32 empty(u32 place) const { return barriers + (STAGES + place) * 8; }
 };
 
-// count_tiles writes how many tiles of HIGH slots there are up to the end of each expert; a warp does it together.
-APR_DEVICE void count_tiles(const ExpertArgs &a, i32 *ends) {
-    i32 before = 0;
-    NO_UNROLL for (i32 base = 0; base < a.experts; base += 32) {
-        const i32 e = base + (i32)lane();
-        u32 sum = e < a.experts ? (u32)(slots_of(a, e).rows + HIGH - 1) / HIGH : 0;
-        UNROLL for (int d = 1; d < 32; d *= 2) {
-            const u32 v = shfl_up(sum, d);
-            if (lane() >= (u32)d) sum += v;
-        }
-        if (e < a.experts) ends[e] = before + (i32)sum;
-        before += (i32)shfl(sum, 31);
-    }
-}
-
 // Walk is a block's share of all tiles; SLOTS: rows of c are slots, else the sums run over them. All lanes of a warp take part.
 template <bool SLOTS> struct Walk {
     const ExpertArgs &a;
-    const i32 *ends; // of SLOTS
     i32 item, row, col;
-    GemmArgs gemm; // of the expert's slots
+    Share share; // the expert's slots
+    i32 base, before, ends; // 32 experts, the tiles of those before them, and of them up to the lane's: of SLOTS
 
-    APR_METHOD i32 deep() const { return SLOTS || gemm.k > 0 ? gemm.k : 1; } // without slots one stage of zeros passes
+    APR_METHOD Walk(const ExpertArgs &args) : a(args), item((i32)block()), row(0), col(0), share(), base(0), before(0), ends(0) {
+        if (SLOTS) count();
+    }
+    // count sets ends.
+    APR_METHOD void count() {
+        const i32 e = base + (i32)lane();
+        ends = e < a.experts ? (slots_of(a, e).rows + HIGH - 1) / HIGH : 0;
+        UNROLL for (int d = 1; d < 32; d *= 2) {
+            const i32 v = (i32)shfl_up((u32)ends, d);
+            if (lane() >= (u32)d) ends += v;
+        }
+    }
+
+    APR_METHOD i32 rows() const { return SLOTS ? share.rows : a.gemm.m; } // of c
+    APR_METHOD i32 deep() const { return SLOTS ? a.gemm.k : share.rows > 0 ? share.rows : 1; } // without slots one stage of zeros passes
+    APR_METHOD GemmArgs gemm() const { return SLOTS ? shift<2>(a, share) : shift_sums<2>(a, share); }
 
     APR_METHOD bool next() {
         const i32 wide = (a.gemm.n + WIDE - 1) / WIDE;
         if constexpr (SLOTS) {
             const i32 tile = item / wide;
-            i32 expert = 0; // as many as end before
-            NO_UNROLL for (i32 base = 0; base < a.experts; base += 32)
-                expert += popcount(ballot(base + (i32)lane() < a.experts && ends[base + lane()] <= tile));
-            if (expert >= a.experts) return false;
-            gemm = shift<2>(a, slots_of(a, expert));
-            row = (tile - (expert ? ends[expert - 1] : 0)) * HIGH, col = item % wide * WIDE;
+            i32 all = (i32)shfl((u32)ends, 31);
+            NO_UNROLL for (; before + all <= tile; all = (i32)shfl((u32)ends, 31)) {
+                before += all, base += 32;
+                if (base >= a.experts) return false;
+                count();
+            }
+            const i32 ended = (i32)popcount(ballot(before + ends <= tile)), first = (i32)shfl((u32)ends, ended - 1);
+            share = slots_of(a, base + ended);
+            row = (tile - before - (ended ? first : 0)) * HIGH, col = item % wide * WIDE;
             item += blocks();
             return true;
         }
         const i32 each = (a.gemm.m + HIGH - 1) / HIGH * wide;
         NO_UNROLL for (; item < a.experts * each; item += blocks()) {
-            const Share s = slots_of(a, item / each);
-            if (s.rows == 0 && a.gemm.flags & GEMM_ADD) continue;
-            gemm = shift_sums<2>(a, s);
+            share = slots_of(a, item / each);
+            if (share.rows == 0 && a.gemm.flags & GEMM_ADD) continue;
             row = item % each / wide * HIGH, col = item % wide * WIDE;
             item += blocks();
             return true;
@@ -168,7 +189,7 @@ template <bool AK, bool BK> APR_DEVICE void fetch_all(const Ring &ring, Walk<AK>
     Places at = {0, 0}, oldest = {0, 0}; // oldest: that is on its way
     u32 pending = 0;
     while (walk.next()) {
-        const GemmArgs &g = walk.gemm;
+        const GemmArgs g = walk.gemm();
         const i32 deep = walk.deep();
         Source<AK, HIGH> left;
         Source<BK, WIDE> right;
@@ -191,64 +212,55 @@ template <bool AK, bool BK> APR_DEVICE void fetch_all(const Ring &ring, Walk<AK>
     NO_UNROLL for (; pending; pending--, oldest.next(0, STAGES)) announce<0>(ring, oldest.at);
 }
 
-// turn gives each of four lanes the four words that all have at its place: w[i] of lane j comes from w[j] of lane i.
-APR_DEVICE void turn(u32 (&w)[4]) {
-    const bool odd = lane() & 1, high = lane() & 2;
-    UNROLL for (int i = 0; i < 4; i += 2) {
-        const u32 x = w[i], y = w[i + 1], got = shfl_xor(odd ? x : y, 1);
-        w[i] = odd ? got : x, w[i + 1] = odd ? y : got;
+// More is what is added to sums of c in bfloat16.
+enum More { NOTHING, BIAS, OLD };
+
+// pack_sums returns the sums d[i] and d[i+1] of a thread in bfloat16; at is the first's place in c, there whether c has it.
+template <More MORE> APR_DEVICE u32 pack_sums(const GemmArgs &a, const float (&d)[SUMS], int i, const bf16 *at, i32 col, bool there) {
+    float x = 0, y = 0;
+    if (MORE == BIAS && col < a.n) x = a.bias[col], y = a.bias[col + 1];
+    if (MORE == OLD && there && col < a.n) {
+        const u32 old = *(const u32 *)at;
+        x = from_bits(old << 16), y = from_bits(old & 0xffff0000u);
     }
-    UNROLL for (int i = 0; i < 2; i++) {
-        const u32 x = w[i], y = w[i + 2], got = shfl_xor(high ? x : y, 2);
-        w[i] = high ? got : x, w[i + 2] = high ? y : got;
-    }
+    return MORE == NOTHING ? pack_bf16(d[i], d[i + 1]) : pack_bf16(d[i] + x, d[i + 1] + y);
 }
 
-// add_bias adds an expert's bias to a thread's sums, of columns from `col` on.
-APR_DEVICE void add_bias(const GemmArgs &a, float (&d)[128], i32 col) {
-    UNROLL for (int i = 0; i < 128; i += 4) {
-        if (col + 2 * i >= a.n) continue;
-        const float x = a.bias[col + 2 * i], y = a.bias[col + 2 * i + 1];
-        d[i] += x, d[i + 1] += y, d[i + 2] += x, d[i + 3] += y;
-    }
-}
-
-// write writes a warp's sums, of 16 rows from `row` and 256 columns from `col` on, to c of bfloat16, or adds them to it.
-APR_DEVICE void write(const GemmArgs &a, const float (&d)[128], i32 row, i32 col) {
-    row += (i32)lane() / 4;
-    const i32 place = (i32)lane() % 4;
-    UNROLL for (int e = 0; e < 2; e++, row += 8) {
-        const bool there = row < a.m;
-        bf16 *p = (bf16 *)a.c + row * a.ldc + col;
-        UNROLL for (int j = 0; j < 128; j += 16) { // 32 columns
+// write writes a warp's sums, of 16 rows from `row` and 192 columns from `col` on, to c of bfloat16. 64 columns at a time pass through 2 KiB of
+// shared memory, from where 8 lanes write a row.
+template <More MORE> APR_DEVICE void write(const GemmArgs &a, const float (&d)[SUMS], i32 row, i32 col, u32 staging) {
+    const u32 l = lane(), r = l & 15, chunk = l & 7;
+    const u32 from = staging + (l >> 3) * 128 + ((chunk ^ l >> 3) << 4), to = staging + r * 128 + ((l >> 4 ^ (r & 7)) << 4);
+    bf16 *p = (bf16 *)a.c + (row + (i32)(l >> 3)) * a.ldc + col + chunk * 8;
+    const i32 rows = a.m - row - (i32)(l >> 3), cols = a.n - col - (i32)chunk * 8;
+    const i32 mine = row + (i32)(l >> 2), pair = (i32)(l & 3) * 2;
+    const bf16 *old = (const bf16 *)a.c + mine * a.ldc + col + pair;
+    UNROLL for (int j = 0; j < SUMS; j += 32) {
+        const u32 half = j / 32 % 2 * 2048;
+        UNROLL for (int i = 0; i < 32; i += 8) { // 16 columns
             u32 w[4];
-            UNROLL for (int i = 0; i < 4; i++) w[i] = pack_bf16(d[j + 4 * i + 2 * e], d[j + 4 * i + 2 * e + 1]);
-            turn(w);
-            const i32 c = 2 * j + 8 * place;
-            if (there && col + c < a.n) store16(p + c, u32x4{w[0], w[1], w[2], w[3]});
+            UNROLL for (int q = 0; q < 4; q++) {
+                const int c = 2 * (j + i) + q / 2 * 8;
+                w[q] = pack_sums<MORE>(a, d, j + i + q / 2 * 4 + q % 2 * 2, old + q % 2 * 8 * a.ldc + c, col + pair + c, mine + q % 2 * 8 < a.m);
+            }
+            store_matrices((to ^ i * 4) + half, w[0], w[1], w[2], w[3]);
+        }
+        sync_warp();
+        UNROLL for (int i = 0; i < 16; i += 4) {
+            const u32x4 v = load_shared16((from ^ (i & 4) * 16) + half + i * 128);
+            if (i < rows && 2 * j < cols) store16(p + i * a.ldc + 2 * j, v);
         }
     }
-}
-
-// add_old adds what c has already to a thread's sums.
-APR_DEVICE void add_old(const GemmArgs &a, float (&d)[128], i32 row, i32 col) {
-    row += (i32)lane() / 4, col += (i32)lane() % 4 * 2;
-    UNROLL for (int e = 0; e < 2; e++, row += 8) {
-        const bf16 *p = (const bf16 *)a.c + row * a.ldc + col;
-        UNROLL for (int i = 0; i < 128; i += 4) {
-            const u32 old = row < a.m && col + 2 * i < a.n ? *(const u32 *)(p + 2 * i) : 0;
-            d[i + 2 * e] += from_bits(old << 16), d[i + 2 * e + 1] += from_bits(old & 0xffff0000u);
-        }
-    }
+    sync_warp(); // before others are written there
 }
 
 // write_floats is write to c of float.
-APR_DEVICE void write_floats(const GemmArgs &a, const float (&d)[128], i32 row, i32 col) {
+APR_DEVICE void write_floats(const GemmArgs &a, const float (&d)[SUMS], i32 row, i32 col) {
     row += (i32)lane() / 4, col += (i32)lane() % 4 * 2;
     UNROLL for (int e = 0; e < 2; e++, row += 8) {
         if (row >= a.m) continue;
         float *p = (float *)a.c + row * a.ldc + col;
-        UNROLL for (int j = 0; j < 128; j += 32) {
+        UNROLL for (int j = 0; j < SUMS; j += 32) {
             f32x2 old[8] = {};
             if (a.flags & GEMM_ADD)
                 UNROLL for (int i = 0; i < 8; i++)
@@ -259,44 +271,56 @@ APR_DEVICE void write_floats(const GemmArgs &a, const float (&d)[128], i32 row, 
     }
 }
 
-// multiply_all is what the other two warpgroups do.
+// finish writes a warp's sums of a unit.
+template <bool AK, bool BK> APR_DEVICE void finish(const GemmArgs &g, const float (&d)[SUMS], i32 row, i32 col, u32 staging) {
+    if constexpr (!AK) write_floats(g, d, row, col);
+    else if (BK ? g.bias != nullptr : g.flags & GEMM_ADD) write<BK ? BIAS : OLD>(g, d, row, col, staging);
+    else write<NOTHING>(g, d, row, col, staging);
+}
+
+// multiply_tile computes a tile's sums of the first N units, and frees its stages but the last, which it returns.
+template <bool AK, bool BK, int N> APR_DEVICE u32 multiply_tile(const Ring &ring, Places &at, float (&d)[UNITS][SUMS], u32 group, i32 deep) {
+    u32 before = STAGES; // the stage that products still read
+    NO_UNROLL for (i32 k = 0; k < deep; k += DEEP, at.next(0, STAGES)) {
+        const u32 stage = ring.stage(at.at), left = stage + group * (UNITS * PANEL);
+        barrier_wait(ring.full(at.at), at.parity);
+        if constexpr (N > 0) {
+            begin_products(d);
+            UNROLL for (int u = 0; u < N; u++) multiply<AK, BK>(d[u], operand(left + u * PANEL), operand(stage + LEFT), k);
+            commit_products();
+            wait_units<1>(d);
+        }
+        if (lane() == 0 && before < STAGES) barrier_arrive(ring.empty(before));
+        before = at.at;
+    }
+    if constexpr (N > 0) wait_units<0>(d);
+    return before;
+}
+
+// multiply_all is what the other warpgroups do.
 template <bool AK, bool BK> APR_DEVICE void multiply_all(const Ring &ring, Walk<AK> &walk) {
     const u32 group = thread() / WARPGROUP - 1;
     Places at = {0, 0};
-    float d[128] = {}; // defined once, or the compiler would separate the instructions
+    float d[UNITS][SUMS] = {}; // defined once, or the compiler would separate the instructions
     while (walk.next()) {
-        const GemmArgs &g = walk.gemm;
-        const i32 deep = walk.deep();
-        const i32 row = walk.row + (i32)group * 64;
-        if (row >= g.m) {
-            NO_UNROLL for (i32 k = 0; k < deep; k += DEEP, at.next(0, STAGES)) {
-                barrier_wait(ring.full(at.at), at.parity);
-                if (lane() == 0) barrier_arrive(ring.empty(at.at));
-            }
-            continue;
-        }
-        u32 before = STAGES; // the stage that products still read
-        NO_UNROLL for (i32 k = 0; k < deep; k += DEEP, at.next(0, STAGES)) {
-            const u32 stage = ring.stage(at.at);
-            barrier_wait(ring.full(at.at), at.parity);
-            multiply<AK, BK>(d, operand(stage + group * PANEL), operand(stage + LEFT), k);
-            if (lane() == 0 && before < STAGES) barrier_arrive(ring.empty(before));
-            before = at.at;
-        }
-        wait_products<0>(d);
-        if (lane() == 0 && before < STAGES) barrier_arrive(ring.empty(before));
-        const i32 first = row + (i32)(warp() & 3) * 16;
-        if (AK && BK && g.bias) add_bias(g, d, walk.col + (i32)lane() % 4 * 2);
-        if (AK && !BK && g.flags & GEMM_ADD) add_old(g, d, first, walk.col);
-        if constexpr (AK) write(g, d, first, walk.col);
-        else write_floats(g, d, first, walk.col);
+        const i32 deep = walk.deep(), row = walk.row + (i32)group * (UNITS * 64), left = walk.rows() - row;
+        const i32 units = left <= 0 ? 0 : left <= 64 ? 1 : UNITS;
+        u32 last;
+        if (units == UNITS) last = multiply_tile<AK, BK, UNITS>(ring, at, d, group, deep);
+        else if (units) last = multiply_tile<AK, BK, 1>(ring, at, d, group, deep);
+        else last = multiply_tile<AK, BK, 0>(ring, at, d, group, deep);
+        const GemmArgs g = walk.gemm();
+        if (AK) sync_group(group); // nobody reads the group's rows of the last stage any more: each warp's results pass through a quarter
+        const u32 quarter = warp() & 3, staging = ring.stage(last) + group * (UNITS * PANEL) + quarter * (UNITS * PANEL / 4);
+        UNROLL for (int u = 0; u < UNITS; u++)
+            if (u < units) finish<AK, BK>(g, d[u], row + u * 64 + (i32)quarter * 16, walk.col, staging);
+        if (lane() == 0) barrier_arrive(ring.empty(last));
     }
 }
 
 // Grid: as many blocks as run at once. Shared: 1024 bytes to align, the stages, the barriers.
 template <bool AK, bool BK> APR_DEVICE void experts(const ExpertArgs &a) {
     DYNAMIC_SHARED(memory);
-    SHARED(i32, ends, EXPERTS);
     Ring ring;
     ring.place(memory);
     if (thread() == 0) {
@@ -305,14 +329,13 @@ template <bool AK, bool BK> APR_DEVICE void experts(const ExpertArgs &a) {
             barrier_init(ring.empty(i), 2 * WARPGROUP / 32);
         }
     }
-    if (AK && warp() == 1) count_tiles(a, ends);
     sync_block();
-    Walk<AK> walk = {a, ends, (i32)block(), 0, 0, {}};
+    Walk<AK> walk(a);
     if (thread() < WARPGROUP) {
-        shrink_registers<72>();
+        shrink_registers<24>();
         fetch_all<AK, BK>(ring, walk);
     } else {
-        grow_registers<216>();
+        grow_registers<240>();
         multiply_all<AK, BK>(ring, walk);
     }
 }
