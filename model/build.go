@@ -76,7 +76,7 @@ func loadFrozen(dev device.Device, f Weights, c device.Component, form device.Fo
 		switch g.slots[0].Role { // of blocks of 8-bit floats rows cannot be gathered exactly: such a table could only be multiplied
 		case arch.Embedding:
 			b.form.FP8 = form.FP8 && form.Blocks && config.Tied
-		case arch.PLETable:
+		case arch.PLETable, arch.Router: // which experts are chosen stays what it is
 			b.form.FP8 = false
 		case arch.Head: // multiplied chunk by chunk: expanded once, if that takes no more memory
 			b.form = device.Form{Blocks: form.Blocks && !form.FP8, FP8: form.FP8}

@@ -44,10 +44,6 @@ func (d *Device) layout(spec device.WeightSpec) (*layout, error) {
 	if spec.Form.HostLayers {
 		l.layer = spec.Layer
 	}
-	if l.fp8 && l.experts > 0 {
-		return nil, fault.New(fault.Unavailable, "experts are not multiplied in 8-bit floats").At("tensor %q", spec.Name).
-			WithHint("without --teacher-gemm fp8").WithID("E-CUDA-063")
-	}
 	if l.fp8 {
 		if err := d.fp8Works(); err != nil {
 			return nil, err
@@ -85,6 +81,10 @@ func (d *Device) layout(spec device.WeightSpec) (*layout, error) {
 		}
 	}
 	l.many = l.expands && l.experts > 0 && d.serveSlots(l.rows/l.experts, l.cols, l.experts)
+	if l.fp8 && l.experts > 0 && !(l.many && l.inBlocks() && kernel.ExpertsE4M3Serves(l.rows/l.experts, l.cols)) {
+		return nil, fault.New(fault.Unavailable, "experts of %d×%d %s are not multiplied in 8-bit floats", l.rows/l.experts, l.cols, l.parts[0].as).
+			At("tensor %q", spec.Name).WithHint("--teacher-backend q4k, or without --teacher-gemm fp8").WithID("E-CUDA-063")
+	}
 	if l.fp8 {
 		l.scales = (l.bytes + alignment - 1) &^ (alignment - 1)
 		l.bytes = l.scales + 4*int64(l.rows)
@@ -113,7 +113,9 @@ func (l *layout) scratch() int64 {
 	switch {
 	case l.experts > 0 && !l.many:
 		return 0
-	case l.experts > 0: // those of one expert at least
+	case l.experts > 0 && l.fp8: // those of one expert at least
+		return fp8Rows + max(values/int64(l.experts), min(expansionMost, values))
+	case l.experts > 0:
 		return max(values/int64(l.experts)*int64(l.act.BlockBytes()), min(expansionMost, values*int64(l.act.BlockBytes())))
 	case l.fp8 && l.expands:
 		return fp8Rows + min(expansionMost, values)

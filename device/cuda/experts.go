@@ -58,7 +58,10 @@ func (s *Stream) GroupedMatMul(y, x device.Tensor, w device.Weight, bias device.
 }
 
 func (s *Stream) groupedMatMul(y, x device.Tensor, m *weight, bias device.Tensor, r device.Routing) {
-	if s.dev.manySlots(y, x, m, r) {
+	if many := s.dev.manySlots(y, x, m, r); many && m.fp8 != nil {
+		s.groupedFP8(y, x, m, bias, r)
+		return
+	} else if many {
 		s.groupedMany("GroupedMatMul", kernel.GemmNT, y, x, m, bias, false, r)
 		return
 	}
@@ -81,6 +84,7 @@ func (s *Stream) GroupedInputGrad(dx, dy device.Tensor, w device.Weight, r devic
 }
 
 func (s *Stream) groupedInputGrad(dx, dy device.Tensor, m *weight, r device.Routing, add bool) {
+	limit(m.fp8 == nil, device.OpGroupedInputGrad, "no gradient comes through experts in 8-bit floats")
 	if s.dev.manySlots(dx, dy, m, r) {
 		s.groupedMany("GroupedInputGrad", kernel.GemmNN, dx, dy, m, device.Tensor{}, add, r)
 		return

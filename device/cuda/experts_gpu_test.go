@@ -28,6 +28,7 @@ var expertsModels = []expertsModel{
 type made struct {
 	d                   tensor.DType
 	rows, cols, experts int
+	fp8                 bool
 }
 
 // expertsBench is what products of a model's experts are timed with.
@@ -79,13 +80,21 @@ func (b *expertsBench) random(rows, cols int) device.Tensor {
 }
 
 func (b *expertsBench) weight(d tensor.DType, rows, cols, experts int) device.Weight {
-	key := made{d, rows, cols, experts}
+	return b.make(made{d, rows, cols, experts, false})
+}
+
+// fp8 is weight in blocks of type d whose products are in 8-bit floats.
+func (b *expertsBench) fp8(d tensor.DType, rows, cols, experts int) device.Weight {
+	return b.make(made{d, rows, cols, experts, true})
+}
+
+func (b *expertsBench) make(key made) device.Weight {
 	if w := b.made[key]; w != nil {
 		return w
 	}
 	w, err := b.d.Weight(device.WeightSpec{
-		Name: "w", Component: device.TeacherWeights, Parts: []device.Source{inBlocks(b.t, d, rows, cols)}, Experts: experts,
-		Form: device.Form{Blocks: d.IsQuantized()},
+		Name: "w", Component: device.TeacherWeights, Parts: []device.Source{inBlocks(b.t, key.d, key.rows, key.cols)}, Experts: key.experts,
+		Form: device.Form{Blocks: key.d.IsQuantized(), FP8: key.fp8},
 	})
 	if err != nil {
 		b.t.Fatal(err)
@@ -129,12 +138,17 @@ func (b *expertsBench) layer(tokens int, skewed bool) {
 	r, route := b.routing(tokens, skewed)
 	b.t.Logf("%s, %4d tokens, skewed %v: choice and order %7.4f ms", m.name, tokens, skewed, 1e3*route)
 	for i, kind := range m.types {
-		sum, old := route, route
+		sum, old, low := route, route, route
 		for j, shape := range [][2]int{{m.wide, m.hidden}, {m.hidden, m.wide}} {
 			w := b.weight(kind, m.experts*shape[0], shape[1], m.experts)
 			x, y := b.random(slots, shape[1]), b.s.Temp("y", device.Activations, tensor.BF16, slots, shape[0])
 			times := float64(2 - j) // gate and up
 			now, before := b.compare(w, kind.String()+" forward", shape, slots, skewed, func() { b.s.GroupedMatMul(y, x, w, device.Tensor{}, r) })
+			if kind.IsQuantized() && tokens >= 512 {
+				low += times * profiled(b.t, b.d, b.s, func() {
+					b.s.GroupedMatMul(y, x, b.fp8(kind, m.experts*shape[0], shape[1], m.experts), device.Tensor{}, r)
+				})
+			}
 			if kind == tensor.BF16 && tokens >= 512 {
 				b.backward(w, x, shape, slots, skewed, r)
 			}
@@ -144,6 +158,9 @@ func (b *expertsBench) layer(tokens int, skewed bool) {
 		work := 6 * float64(slots) * float64(m.wide) * float64(m.hidden)
 		line := "    %v layer, choice and products: %7.4f ms, %3.0f TFLOP/s, %4.1f %% of dense; with the kernels of all devices %7.4f ms, %4.1f %%"
 		b.t.Logf(line, kind, 1e3*sum, work/sum/1e12, 100*work/sum/b.dense, 1e3*old, 100*work/old/b.dense)
+		if low > route {
+			b.t.Logf("    %v layer in 8-bit floats: %7.4f ms, %3.0f TFLOP/s", kind, 1e3*low, work/low/1e12)
+		}
 		if i == 0 && tokens == 8192 && !skewed {
 			b.t.Logf("    GOAL %.0f %% of dense: %.1f %%, met %v", 100*m.goal, 100*work/sum/b.dense, work/sum/b.dense >= m.goal)
 		}
@@ -175,4 +192,34 @@ func (b *expertsBench) compare(w device.Weight, what string, shape [2]int, slots
 	b.t.Logf("    %4d×%-4d %-13s: %7.4f ms, %4.0f TFLOP/s, %4.1f %% of dense, %5.2f TB/s of the experts read; kernels of all devices %7.4f ms, %4.0f TFLOP/s",
 		shape[0], shape[1], what, 1e3*now, work/now/1e12, 100*work/now/b.dense, read/now/1e12, 1e3*before, work/before/1e12)
 	return now, before
+}
+
+// TestExpertsFP8 compares products of experts in 8-bit floats with those of the same blocks in bfloat16: in one piece, and in slabs of experts.
+func TestExpertsFP8(t *testing.T) {
+	d := open(t, cuda.Options{})
+	defer d.Close()
+	b := expertsBench{t: t, d: d, s: d.NewStream().(*cuda.Stream), made: map[made]device.Weight{}}
+	for _, b.m = range []expertsModel{{name: "small", experts: 8, active: 2, wide: 768, hidden: 2048}, {name: "wide", experts: 32, active: 4, wide: 2880, hidden: 2880}} {
+		for _, kind := range []tensor.DType{tensor.Q4_K, tensor.Q6_K, tensor.MXFP4} {
+			in, out := b.m.hidden, b.m.wide
+			if in%kind.BlockLen() != 0 {
+				continue
+			}
+			const tokens = 1500
+			slots := tokens * b.m.active
+			r, _ := b.routing(tokens, false)
+			x := random(b.s, slots, in, 1)
+			bias := b.s.Temp("bias", device.Activations, tensor.F32, b.m.experts, out)
+			b.s.Zero(bias)
+			want, got := b.s.Temp("want", device.Activations, tensor.BF16, slots, out), b.s.Temp("got", device.Activations, tensor.BF16, slots, out)
+			b.s.GroupedMatMul(want, x, b.weight(kind, b.m.experts*out, in, b.m.experts), bias, r)
+			b.s.GroupedMatMul(got, x, b.fp8(kind, b.m.experts*out, in, b.m.experts), bias, r)
+			cos, off := compare(t, b.s, want, got)
+			t.Logf("%s, %v: cosine %.6f, relative error %.4f", b.m.name, kind, cos, off)
+			if !(cos > 0.998) || !(off < 0.06) {
+				t.Errorf("%s, %v: cosine %g, relative error %g", b.m.name, kind, cos, off)
+			}
+			b.s.Release(x, bias, want, got, r.Chosen, r.Slots, r.Rows, r.Starts)
+		}
+	}
 }

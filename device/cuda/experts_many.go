@@ -81,6 +81,32 @@ func (s *Stream) groupedMany(name string, form kernel.GemmForm, y, x device.Tens
 	}
 }
 
+// groupedFP8 is GroupedMatMul of many slots in 8-bit floats: rows of x are rounded, and blocks of experts expanded to them.
+func (s *Stream) groupedFP8(y, x device.Tensor, w *weight, bias device.Tensor, r device.Routing) {
+	if !s.expandsHere(w) {
+		return
+	}
+	out := w.t.Rows / r.Experts
+	step := slabExperts(r.Experts, int64(out)*int64(w.t.Cols), s.dev.expansion.Load().bytes-fp8Rows)
+	piece := fp8Piece(x.Rows, x.Cols)
+	for lo := 0; lo < x.Rows; lo += piece {
+		hi := min(lo+piece, x.Rows)
+		o := s.begin("GroupedMatMul", y, x, w.t, bias, r.Starts)
+		if o == nil {
+			return
+		}
+		o.sized(hi-lo, y.Cols, x.Cols, r.Experts)
+		x8, sx := o.roundRows(x.RowRange(lo, hi))
+		for e := 0; e < r.Experts; e += step {
+			end := min(e+step, r.Experts)
+			w8, sw := o.expandFP8(w, e*out, end*out), rowsOf(w.fp8.scale, e*out, end*out)
+			s.dev.counts.products.Add(1)
+			kernel.ExpertsE4M3(o, mat(y.RowRange(lo, hi)), x8, sx, w8, sw, biasOf(mat(bias), e, end), routing(r).Part(e, end), lo)
+		}
+		o.end()
+	}
+}
+
 // groupedProduct makes operations of as many slots of x as are narrowed at a time; multiply adds to one what slots from lo on need.
 func (s *Stream) groupedProduct(
 	name string, y, x device.Tensor, w *weight, bias device.Tensor, r device.Routing, multiply func(o *operation, y, x kernel.Mat, lo int),

@@ -1,9 +1,10 @@
-// Products of experts in bfloat16 on compute capability 9.0, of many slots, and the gradients of their matrices. See experts_sm90.go.
+// Products of experts on compute capability 9.0, of many slots, in bfloat16 and in e4m3, and in bfloat16 the gradients of their matrices. See
+// experts_sm90.go.
 //
-// A block takes tile after tile of c, 256 rows by 192 columns. One warpgroup only fetches: per 64 inner positions 32 KiB of a and 24 KiB of b,
-// in stages that run ahead, across tiles, too. Two multiply, two units of 64 rows each, and write while the next tile is fetched. In a stage,
-// an operand whose rows are rows of c (columns, for b) is rows of 128 bytes; one whose rows are inner positions is panels of 64 columns, each 64
-// rows of 128 bytes. The 16-byte chunk c of row r stands at chunk c ^ (r mod 8).
+// A block takes tile after tile of c, 256 rows by 192 columns. One warpgroup only fetches: per stage, 128 bytes of the inner dimension, 32 KiB
+// of a and 24 KiB of b, ahead of what is multiplied, across tiles, too. Two multiply, two units of 64 rows each, and write while the next tile is
+// fetched. In a stage, an operand whose rows are rows of c (columns, for b) is rows of 128 bytes; one whose rows are inner positions is panels of
+// 64 columns, each 64 rows of 128 bytes. The 16-byte chunk c of row r stands at chunk c ^ (r mod 8).
 //
 // What lies outside an operand comes as zeros: slots of the next expert, above all, which are neighbours. A unit whose rows have no
 // slots is not multiplied.
@@ -18,23 +19,48 @@
 #define WIDE 192
 #define UNITS 2 // of 64 rows, a warpgroup
 #define SUMS (WIDE / 2) // of a unit, a thread
-#define DEEP 64 // inner positions of a stage
-#define LEFT (HIGH * DEEP * 2)
-#define STAGE (LEFT + WIDE * DEEP * 2)
+#define LEFT (HIGH * 128)
+#define STAGE (LEFT + WIDE * 128)
 #define STAGES 4
 
+// Types of operands. DEEP is the inner positions of a stage.
+struct BF16 {
+    typedef bf16 T;
+    static constexpr int DEEP = 64;
+    static constexpr bool SCALED = false;
+};
+struct E4M3 { // rows have scales
+    typedef u8 T;
+    static constexpr int DEEP = 128;
+    static constexpr bool SCALED = true;
+};
+
 #ifdef APR_HOST
+struct HostE4M3 {
+    const u8 *at;
+    HostE4M3(u64 x) { at = shared_at((u32)x); }
+    float operator()(u32 row, u32 column) const {
+        const u32 v = at[row * 128 + ((column / 16 ^ row % 8) << 4) + column % 16], e = v >> 3 & 15, m = v & 7;
+        if ((v & 127) == 127) return from_bits(0x7fffffffu);
+        const float x = e ? from_bits((e + 120) << 23 | m << 20) : (float)m * 0x1p-9f;
+        return v & 128 ? -x : x;
+    }
+};
+template <class TYPE> struct HostOf;
+template <> struct HostOf<BF16> { typedef HostOperand Operand; };
+template <> struct HostOf<E4M3> { typedef HostE4M3 Operand; };
+
 // multiply computes d (+)= a·b of a stage, whose operands have rows of c or, where not AK or BK, of inner positions.
-template <bool AK, bool BK> APR_DEVICE void multiply(float (&d)[SUMS], u64 a, u64 b, u32 more) {
-    const HostOperand left(a), right(b);
+template <class TYPE, bool AK, bool BK> APR_DEVICE void multiply(float (&d)[SUMS], u64 a, u64 b, u32 more) {
+    const typename HostOf<TYPE>::Operand left(a), right(b);
     const HostPart p;
-    float rows[2][DEEP];
-    for (u32 k = 0; k < DEEP; k++)
+    float rows[2][TYPE::DEEP];
+    for (u32 k = 0; k < TYPE::DEEP; k++)
         for (u32 e = 0; e < 2; e++) rows[e][k] = AK ? left(p.row(2 * e), k) : left(k, p.row(2 * e));
     for (u32 i = 0; i < SUMS; i++) {
         if (i & 2) continue; // of the second row, with the first
         float s = more ? d[i] : 0, t = more ? d[i + 2] : 0;
-        for (u32 k = 0; k < DEEP; k++) {
+        for (u32 k = 0; k < TYPE::DEEP; k++) {
             const float x = BK ? right(p.column(i), k) : right(k, p.column(i));
             s = fma_rn(rows[0][k], x, s), t = fma_rn(rows[1][k], x, t);
         }
@@ -42,6 +68,7 @@ template <bool AK, bool BK> APR_DEVICE void multiply(float (&d)[SUMS], u64 a, u6
     }
     apr_host::sync_warp();
 }
+APR_DEVICE void store_float2(u32 at, f32x2 v) { *(f32x2 *)shared_at(at) = v; }
 APR_DEVICE void begin_products(float (&)[UNITS][SUMS]) {}
 template <int N> APR_DEVICE void wait_units(float (&)[UNITS][SUMS]) { apr_host::sync_warp(); }
 APR_DEVICE void commit_products() {}
@@ -51,20 +78,28 @@ APR_DEVICE void commit_products() {}
     "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79," \
     "%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
 #define CHANGES_96(x) CHANGES_64(x), SIXTEEN("+f", x, 64), SIXTEEN("+f", x, 80)
-#define PRODUCT(ta, tb) "wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 {" REGISTERS_96 "}, a, b, more, 1, 1, " #ta ", " #tb ";\n"
+#define PRODUCT_BF16(ta, tb) "wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 {" REGISTERS_96 "}, a, b, more, 1, 1, " #ta ", " #tb ";\n"
+#define PRODUCT_E4M3 "wgmma.mma_async.sync.aligned.m64n192k32.f32.e4m3.e4m3 {" REGISTERS_96 "}, a, b, more, 1, 1;\n"
 #define FURTHER(sa, sb) "add.s64 a, a, " #sa "; add.s64 b, b, " #sb "; mov.pred more, on;\n"
-#define MULTIPLY(sa, sb, ta, tb) \
+#define MULTIPLY(product, sa, sb) \
     asm volatile("{ .reg .pred on, more; .reg .b64 a, b; setp.eq.b32 on, 0, 0; setp.ne.b32 more, %98, 0;\n" \
         "mov.b64 a, %96; mov.b64 b, %97;\n" \
-        PRODUCT(ta, tb) FURTHER(sa, sb) PRODUCT(ta, tb) FURTHER(sa, sb) PRODUCT(ta, tb) FURTHER(sa, sb) PRODUCT(ta, tb) "}" \
+        product FURTHER(sa, sb) product FURTHER(sa, sb) product FURTHER(sa, sb) product "}" \
         : CHANGES_96(d) : "l"(a), "l"(b), "r"(more) : "memory")
 
-// multiply starts d (+)= a·b of a stage, whose operands have rows of c or, where not AK or BK, of inner positions. 16 inner positions are
+// multiply starts d (+)= a·b of a stage, whose operands have rows of c or, where not AK or BK, of inner positions. An instruction multiplies
 // 32 bytes of a row, or 16 rows.
-template <bool AK, bool BK> APR_DEVICE void multiply(float (&d)[SUMS], u64 a, u64 b, u32 more) {
-    if constexpr (AK && BK) MULTIPLY(2, 2, 0, 0);
-    else if constexpr (AK) MULTIPLY(2, 128, 0, 1);
-    else MULTIPLY(128, 128, 1, 1);
+template <class TYPE, bool AK, bool BK> APR_DEVICE void multiply(float (&d)[SUMS], u64 a, u64 b, u32 more) {
+    if constexpr (TYPE::SCALED) MULTIPLY(PRODUCT_E4M3, 2, 2);
+    else if constexpr (AK && BK) MULTIPLY(PRODUCT_BF16(0, 0), 2, 2);
+    else if constexpr (AK) MULTIPLY(PRODUCT_BF16(0, 1), 2, 128);
+    else MULTIPLY(PRODUCT_BF16(1, 1), 128, 128);
+}
+APR_DEVICE void store_float2(u32 at, f32x2 v) { asm volatile("st.shared.v2.f32 [%0], {%1,%2};" : : "r"(at), "f"(v[0]), "f"(v[1]) : "memory"); }
+APR_DEVICE f32x2 load_floats(u32 at) {
+    float x, y;
+    asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];" : "=f"(x), "=f"(y) : "r"(at) : "memory");
+    return f32x2{x, y};
 }
 APR_DEVICE void begin_products(float (&d)[UNITS][SUMS]) {
     asm volatile("wgmma.fence.sync.aligned;" : CHANGES_96(d[0]) : : "memory");
@@ -91,10 +126,11 @@ struct Ring {
     APR_METHOD u32 stage(u32 place) const { return stages + place * STAGE; }
     APR_METHOD u32 full(u32 place) const { return barriers + place * 8; }
     APR_METHOD u32 empty(u32 place) const { return barriers + (STAGES + place) * 8; }
+    APR_METHOD u32 scales(u32 group) const { return barriers + STAGES * 16 + group * (WIDE * 4); } // of a warpgroup's columns, with E4M3
 };
 
 // Walk is a block's share of all tiles; SLOTS: rows of c are slots, else the sums run over them. All lanes of a warp take part.
-template <bool SLOTS> struct Walk {
+template <class TYPE, bool SLOTS> struct Walk {
     const ExpertArgs &a;
     i32 item, row, col;
     Share share; // the expert's slots
@@ -115,7 +151,7 @@ template <bool SLOTS> struct Walk {
 
     APR_METHOD i32 rows() const { return SLOTS ? share.rows : a.gemm.m; } // of c
     APR_METHOD i32 deep() const { return SLOTS ? a.gemm.k : share.rows > 0 ? share.rows : 1; } // without slots one stage of zeros passes
-    APR_METHOD GemmArgs gemm() const { return SLOTS ? shift<2>(a, share) : shift_sums<2>(a, share); }
+    APR_METHOD GemmArgs gemm() const { return SLOTS ? shift<sizeof(typename TYPE::T)>(a, share) : shift_sums<2>(a, share); }
 
     APR_METHOD bool next() {
         const i32 wide = (a.gemm.n + WIDE - 1) / WIDE;
@@ -147,22 +183,23 @@ template <bool SLOTS> struct Walk {
 
 // Source is one operand as a thread that fetches sees it: every 16th row of a tile of SIZE rows of c, or of 64 inner positions, and of each
 // (in each panel) one chunk.
-template <bool KMAJOR, int SIZE> struct Source {
-    static constexpr int STEP = WARPGROUP / 8;
-    const bf16 *from;
+template <class TYPE, bool KMAJOR, int SIZE> struct Source {
+    typedef typename TYPE::T T;
+    static constexpr int STEP = WARPGROUP / 8, CHUNK = 16 / sizeof(T), DEEP = TYPE::DEEP;
+    const T *from;
     i64 stride;
     i32 row, col, rows, cols; // its place in the operand as stored, and the end
     u32 to;
 
     APR_METHOD void begin(const void *p, i64 ld, i32 mn, i32 k, i32 first) {
         const i32 r = (i32)thread() / 8, c = (i32)thread() % 8;
-        row = r + (KMAJOR ? first : 0), col = c * 8 + (KMAJOR ? 0 : first);
+        row = r + (KMAJOR ? first : 0), col = c * CHUNK + (KMAJOR ? 0 : first);
         rows = KMAJOR ? mn : k, cols = KMAJOR ? k : mn;
-        stride = ld, from = (const bf16 *)p + row * ld + col;
+        stride = ld, from = (const T *)p + row * ld + col;
         to = r * 128 + ((c ^ r % 8) << 4);
     }
     APR_METHOD void fetch(u32 tile) {
-        const bf16 *p = from;
+        const T *p = from;
         if constexpr (KMAJOR) {
             const i32 left = col < cols ? rows - row : 0;
             UNROLL for (int n = 0; n < SIZE; n += STEP, p += STEP * stride) fetch16(tile + to + n * 128, p, n < left);
@@ -185,17 +222,17 @@ template <int N> APR_DEVICE void announce(const Ring &ring, u32 place) {
 }
 
 // fetch_all is what a warpgroup does that only fetches. Two stages are on their way while a third is begun.
-template <bool AK, bool BK> APR_DEVICE void fetch_all(const Ring &ring, Walk<AK> &walk) {
+template <class TYPE, bool AK, bool BK> APR_DEVICE void fetch_all(const Ring &ring, Walk<TYPE, AK> &walk) {
     Places at = {0, 0}, oldest = {0, 0}; // oldest: that is on its way
     u32 pending = 0;
     while (walk.next()) {
         const GemmArgs g = walk.gemm();
         const i32 deep = walk.deep();
-        Source<AK, HIGH> left;
-        Source<BK, WIDE> right;
+        Source<TYPE, AK, HIGH> left;
+        Source<TYPE, BK, WIDE> right;
         left.begin(g.a, g.lda, g.m, g.k, walk.row);
         right.begin(g.b, g.ldb, g.n, g.k, walk.col);
-        NO_UNROLL for (i32 k = 0; k < deep; k += DEEP) {
+        NO_UNROLL for (i32 k = 0; k < deep; k += TYPE::DEEP) {
             barrier_wait(ring.empty(at.at), at.parity ^ 1);
             left.fetch(ring.stage(at.at));
             right.fetch(ring.stage(at.at) + LEFT);
@@ -212,23 +249,30 @@ template <bool AK, bool BK> APR_DEVICE void fetch_all(const Ring &ring, Walk<AK>
     NO_UNROLL for (; pending; pending--, oldest.next(0, STAGES)) announce<0>(ring, oldest.at);
 }
 
-// More is what is added to sums of c in bfloat16.
-enum More { NOTHING, BIAS, OLD };
+// More is what sums of c in bfloat16 are changed by.
+enum More { NOTHING, BIAS, OLD, SCALES };
 
-// pack_sums returns the sums d[i] and d[i+1] of a thread in bfloat16; at is the first's place in c, there whether c has it.
-template <More MORE> APR_DEVICE u32 pack_sums(const GemmArgs &a, const float (&d)[SUMS], int i, const bf16 *at, i32 col, bool there) {
+// pack_sums returns the sums d[i] and d[i+1] of a thread in bfloat16 after MORE; at is the first's place in c, there whether c has it,
+// scale and scales the factor of its row and the place of those of both columns.
+template <More MORE>
+APR_DEVICE u32 pack_sums(const GemmArgs &a, const float (&d)[SUMS], int i, const bf16 *at, i32 col, bool there, float scale, u32 scales) {
     float x = 0, y = 0;
-    if (MORE == BIAS && col < a.n) x = a.bias[col], y = a.bias[col + 1];
+    if ((MORE == BIAS || (MORE == SCALES && a.bias)) && col < a.n) x = a.bias[col], y = a.bias[col + 1];
     if (MORE == OLD && there && col < a.n) {
         const u32 old = *(const u32 *)at;
         x = from_bits(old << 16), y = from_bits(old & 0xffff0000u);
+    }
+    if (MORE == SCALES) {
+        const f32x2 s = load_floats(scales);
+        x = d[i] * scale * s[0] + x, y = d[i + 1] * scale * s[1] + y;
+        return pack_bf16(x, y);
     }
     return MORE == NOTHING ? pack_bf16(d[i], d[i + 1]) : pack_bf16(d[i] + x, d[i + 1] + y);
 }
 
 // write writes a warp's sums, of 16 rows from `row` and 192 columns from `col` on, to c of bfloat16. 64 columns at a time pass through 2 KiB of
 // shared memory, from where 8 lanes write a row.
-template <More MORE> APR_DEVICE void write(const GemmArgs &a, const float (&d)[SUMS], i32 row, i32 col, u32 staging) {
+template <More MORE> APR_DEVICE void write(const GemmArgs &a, const float (&d)[SUMS], i32 row, i32 col, u32 staging, const float (&scale)[2], u32 scales) {
     const u32 l = lane(), r = l & 15, chunk = l & 7;
     const u32 from = staging + (l >> 3) * 128 + ((chunk ^ l >> 3) << 4), to = staging + r * 128 + ((l >> 4 ^ (r & 7)) << 4);
     bf16 *p = (bf16 *)a.c + (row + (i32)(l >> 3)) * a.ldc + col + chunk * 8;
@@ -241,7 +285,8 @@ template <More MORE> APR_DEVICE void write(const GemmArgs &a, const float (&d)[S
             u32 w[4];
             UNROLL for (int q = 0; q < 4; q++) {
                 const int c = 2 * (j + i) + q / 2 * 8;
-                w[q] = pack_sums<MORE>(a, d, j + i + q / 2 * 4 + q % 2 * 2, old + q % 2 * 8 * a.ldc + c, col + pair + c, mine + q % 2 * 8 < a.m);
+                w[q] = pack_sums<MORE>(a, d, j + i + q / 2 * 4 + q % 2 * 2, old + q % 2 * 8 * a.ldc + c, col + pair + c, mine + q % 2 * 8 < a.m,
+                    scale[q % 2], scales + (pair + c) * 4);
             }
             store_matrices((to ^ i * 4) + half, w[0], w[1], w[2], w[3]);
         }
@@ -272,21 +317,23 @@ APR_DEVICE void write_floats(const GemmArgs &a, const float (&d)[SUMS], i32 row,
 }
 
 // finish writes a warp's sums of a unit.
-template <bool AK, bool BK> APR_DEVICE void finish(const GemmArgs &g, const float (&d)[SUMS], i32 row, i32 col, u32 staging) {
+template <class TYPE, bool AK, bool BK>
+APR_DEVICE void finish(const GemmArgs &g, const float (&d)[SUMS], i32 row, i32 col, u32 staging, const float (&scale)[2], u32 scales) {
     if constexpr (!AK) write_floats(g, d, row, col);
-    else if (BK ? g.bias != nullptr : g.flags & GEMM_ADD) write<BK ? BIAS : OLD>(g, d, row, col, staging);
-    else write<NOTHING>(g, d, row, col, staging);
+    else if constexpr (TYPE::SCALED) write<SCALES>(g, d, row, col, staging, scale, scales);
+    else if (BK ? g.bias != nullptr : g.flags & GEMM_ADD) write<BK ? BIAS : OLD>(g, d, row, col, staging, scale, scales);
+    else write<NOTHING>(g, d, row, col, staging, scale, scales);
 }
 
 // multiply_tile computes a tile's sums of the first N units, and frees its stages but the last, which it returns.
-template <bool AK, bool BK, int N> APR_DEVICE u32 multiply_tile(const Ring &ring, Places &at, float (&d)[UNITS][SUMS], u32 group, i32 deep) {
+template <class TYPE, bool AK, bool BK, int N> APR_DEVICE u32 multiply_tile(const Ring &ring, Places &at, float (&d)[UNITS][SUMS], u32 group, i32 deep) {
     u32 before = STAGES; // the stage that products still read
-    NO_UNROLL for (i32 k = 0; k < deep; k += DEEP, at.next(0, STAGES)) {
+    NO_UNROLL for (i32 k = 0; k < deep; k += TYPE::DEEP, at.next(0, STAGES)) {
         const u32 stage = ring.stage(at.at), left = stage + group * (UNITS * PANEL);
         barrier_wait(ring.full(at.at), at.parity);
         if constexpr (N > 0) {
             begin_products(d);
-            UNROLL for (int u = 0; u < N; u++) multiply<AK, BK>(d[u], operand(left + u * PANEL), operand(stage + LEFT), k);
+            UNROLL for (int u = 0; u < N; u++) multiply<TYPE, AK, BK>(d[u], operand(left + u * PANEL), operand(stage + LEFT), k);
             commit_products();
             wait_units<1>(d);
         }
@@ -297,29 +344,48 @@ template <bool AK, bool BK, int N> APR_DEVICE u32 multiply_tile(const Ring &ring
     return before;
 }
 
+// Factors are the scales of e4m3 rows of a and b, of all slots and of all experts' matrices, or nothing.
+struct Factors {
+    const float *a, *b;
+};
+
 // multiply_all is what the other warpgroups do.
-template <bool AK, bool BK> APR_DEVICE void multiply_all(const Ring &ring, Walk<AK> &walk) {
-    const u32 group = thread() / WARPGROUP - 1;
+template <class TYPE, bool AK, bool BK> APR_DEVICE void multiply_all(const Ring &ring, Walk<TYPE, AK> &walk, const Factors &factors) {
+    const u32 group = thread() / WARPGROUP - 1, quarter = warp() & 3, t = thread() % WARPGROUP;
     Places at = {0, 0};
     float d[UNITS][SUMS] = {}; // defined once, or the compiler would separate the instructions
     while (walk.next()) {
         const i32 deep = walk.deep(), row = walk.row + (i32)group * (UNITS * 64), left = walk.rows() - row;
         const i32 units = left <= 0 ? 0 : left <= 64 ? 1 : UNITS;
+        float scale[UNITS][2] = {};
+        f32x2 column = {};
+        if constexpr (TYPE::SCALED) {
+            const float *of = factors.a + walk.share.first + row;
+            UNROLL for (int i = 0; i < UNITS * 2; i++) {
+                const i32 r = i / 2 * 64 + (i32)quarter * 16 + (i32)lane() / 4 + i % 2 * 8;
+                if (r < left) scale[i / 2][i % 2] = of[r];
+            }
+            const i32 c = walk.col + 2 * (i32)t; // n is even
+            const float *from = factors.b + (i64)walk.share.expert * walk.a.gemm.n + c;
+            if (t < WIDE / 2 && c < walk.a.gemm.n) column = f32x2{from[0], from[1]};
+        }
         u32 last;
-        if (units == UNITS) last = multiply_tile<AK, BK, UNITS>(ring, at, d, group, deep);
-        else if (units) last = multiply_tile<AK, BK, 1>(ring, at, d, group, deep);
-        else last = multiply_tile<AK, BK, 0>(ring, at, d, group, deep);
+        if (units == UNITS) last = multiply_tile<TYPE, AK, BK, UNITS>(ring, at, d, group, deep);
+        else if (units) last = multiply_tile<TYPE, AK, BK, 1>(ring, at, d, group, deep);
+        else last = multiply_tile<TYPE, AK, BK, 0>(ring, at, d, group, deep);
         const GemmArgs g = walk.gemm();
+        if (TYPE::SCALED && t < WIDE / 2) store_float2(ring.scales(group) + t * 8, column);
         if (AK) sync_group(group); // nobody reads the group's rows of the last stage any more: each warp's results pass through a quarter
-        const u32 quarter = warp() & 3, staging = ring.stage(last) + group * (UNITS * PANEL) + quarter * (UNITS * PANEL / 4);
+        const u32 staging = ring.stage(last) + group * (UNITS * PANEL) + quarter * (UNITS * PANEL / 4);
         UNROLL for (int u = 0; u < UNITS; u++)
-            if (u < units) finish<AK, BK>(g, d[u], row + u * 64 + (i32)quarter * 16, walk.col, staging);
+            if (u < units) finish<TYPE, AK, BK>(g, d[u], row + u * 64 + (i32)quarter * 16, walk.col, staging, scale[u], ring.scales(group));
         if (lane() == 0) barrier_arrive(ring.empty(last));
+        if (TYPE::SCALED) sync_group(group); // before the next tile's are written there
     }
 }
 
-// Grid: as many blocks as run at once. Shared: 1024 bytes to align, the stages, the barriers.
-template <bool AK, bool BK> APR_DEVICE void experts(const ExpertArgs &a) {
+// Grid: as many blocks as run at once. Shared: 1024 bytes to align, the stages, the barriers, with E4M3 the scales of columns.
+template <class TYPE, bool AK, bool BK> APR_DEVICE void experts(const ExpertArgs &a, const Factors &factors) {
     DYNAMIC_SHARED(memory);
     Ring ring;
     ring.place(memory);
@@ -330,16 +396,22 @@ template <bool AK, bool BK> APR_DEVICE void experts(const ExpertArgs &a) {
         }
     }
     sync_block();
-    Walk<AK> walk(a);
+    Walk<TYPE, AK> walk(a);
     if (thread() < WARPGROUP) {
         shrink_registers<24>();
-        fetch_all<AK, BK>(ring, walk);
+        fetch_all<TYPE, AK, BK>(ring, walk);
     } else {
         grow_registers<240>();
-        multiply_all<AK, BK>(ring, walk);
+        multiply_all<TYPE, AK, BK>(ring, walk, factors);
     }
 }
 
-KERNEL(experts_sm90_nt, ExpertArgs, 384, 1) { experts<true, true>(a); }
-KERNEL(experts_sm90_nn, ExpertArgs, 384, 1) { experts<true, false>(a); }
-KERNEL(experts_sm90_tn, ExpertArgs, 384, 1) { experts<false, false>(a); }
+KERNEL(experts_sm90_nt, ExpertArgs, 384, 1) { experts<BF16, true, true>(a, {}); }
+KERNEL(experts_sm90_nn, ExpertArgs, 384, 1) { experts<BF16, true, false>(a, {}); }
+KERNEL(experts_sm90_tn, ExpertArgs, 384, 1) { experts<BF16, false, false>(a, {}); }
+
+struct ExpertsE4M3Args {
+    ExpertArgs experts;
+    Factors factors;
+};
+KERNEL(experts_sm90_e4m3, ExpertsE4M3Args, 384, 1) { experts<E4M3, true, true>(a.experts, a.factors); }

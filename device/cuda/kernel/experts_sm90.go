@@ -97,3 +97,52 @@ func (r Routing) Part(lo, hi int) Routing {
 	r.Starts.Rows, r.Experts = hi-lo+1, hi-lo
 	return r
 }
+
+// expertsE4M3Args is struct ExpertsE4M3Args of experts_sm90.cu.
+type expertsE4M3Args struct {
+	experts        expertArgs
+	aScale, wScale uint64
+}
+
+// ExpertsE4M3Serves reports whether ExpertsE4M3 serves matrices [out, in].
+func ExpertsE4M3Serves(out, in int) bool { return out > 0 && in > 0 && out%8 == 0 && in%16 == 0 }
+
+// ExpertsE4M3 computes c[j] = aScale[j]·(W_e·a[j])∘wScale[e] (+ bias[e]) for the slots j of each expert e on compute capability 9.0, with a and w of
+// e4m3 numbers without gaps, w [Experts·out, in] one below the other, scales of their rows [n,1] of float32, and c of bfloat16. See ExpertsSM90.
+//
+// Every element is the sum of its products in order of the inner dimension, 32 at a time, as exact as tensor cores sum e4m3 numbers.
+//
+// Bytes moved per element of c: 2; a, and the matrices of experts that have slots, 1 an element.
+func ExpertsE4M3(q Queue, c Mat, a Bytes, aScale Mat, w Bytes, wScale, bias Mat, r Routing, first int) {
+	out, in := w.Rows/max(1, r.Experts), w.Cols
+	need(ExpertsE4M3Serves(out, in) && c.Type == tensor.BF16 && rowsAt(c, 16), "ExpertsE4M3", "operands it does not serve")
+	need(a.Cols == in && c.Cols == out && a.Rows == c.Rows && w.Rows == r.Experts*out, "ExpertsE4M3", "shapes differ")
+	for _, b := range []Bytes{a, w} {
+		need(b.Ptr%16 == 0 && b.Stride%16 == 0, "ExpertsE4M3", "alignment")
+	}
+	for _, s := range []struct {
+		m    Mat
+		rows int
+	}{{aScale, a.Rows}, {wScale, w.Rows}} {
+		need(s.m.Type == tensor.F32 && s.m.Rows == s.rows && s.m.Cols == 1 && s.m.Stride == 1, "ExpertsE4M3", "scales")
+	}
+	if c.Rows == 0 {
+		return
+	}
+	x := &expertsE4M3Args{
+		experts: expertArgs{
+			gemm: gemmArgs{
+				a: a.Ptr, b: w.Ptr, c: c.Ptr, bias: bias.Ptr, lda: int64(a.Stride), ldb: int64(w.Stride), ldc: int64(c.Stride),
+				m: int32(c.Rows), n: int32(out), k: int32(in),
+			},
+			starts: r.Starts.Ptr, step: int64(out) * int64(w.Stride), biasStride: int64(bias.Stride),
+			experts: int32(r.Experts), first: int32(first), end: int32(first + a.Rows),
+		},
+		aScale: aScale.Ptr, wScale: wScale.Ptr,
+	}
+	tiles := worstTiles(c.Rows, r.Experts, expertsSM90High) * ceil(out, expertsSM90Wide)
+	q.Launch(Launch{
+		Module: ExpertsSM90Module, Kernel: "experts_sm90_e4m3", Grid: [3]int{min(tiles, max(1, q.Multiprocessors())), 1, 1}, Block: expertsSM90Threads,
+		Shared: expertsSM90Shared + 2*4*expertsSM90Wide, Args: unsafe.Pointer(x),
+	})
+}
