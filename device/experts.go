@@ -173,6 +173,31 @@ type ExpertNets struct {
 	Act                        Activation
 }
 
+// ExpertGater is a Stream that may compute the first half of experts without a copied row of input for each slot.
+type ExpertGater interface {
+	// GateExperts writes glu[j] = act(g)·u with gateUp[j] = [g|u], g = Gate_e·y[Rows[j]] and u = Up_e·y[Rows[j]], e the expert of
+	// slot j, each with its bias: what Gather, GroupedMatMul twice and GLU write. It reports false, and has done nothing, if the
+	// device has no such operation for these.
+	GateExperts(glu, gateUp, y Tensor, e ExpertNets, r Routing) bool
+}
+
+// CheckGateExperts checks a call of ExpertGater.GateExperts.
+func CheckGateExperts(glu, gateUp, y Tensor, e ExpertNets, r Routing) {
+	const op = OpGroupedMatMul
+	need(e.Gate != nil && e.Up != nil, op, noWeight)
+	views(op, glu, gateUp, y)
+	optional(op, e.GateBias, e.UpBias)
+	floats(op, glu, gateUp, y)
+	typed(op, tensor.F32, noFloat32, e.GateBias, e.UpBias)
+	routing(op, r, y.Rows)
+	shaped(op, y.Rows*r.Active, glu.Cols, glu)
+	shaped(op, y.Rows*r.Active, 2*glu.Cols, gateUp)
+	experts(op, e.Gate, r, glu.Cols, y.Cols)
+	experts(op, e.Up, r, glu.Cols, y.Cols)
+	shaped(op, r.Experts, glu.Cols, e.GateBias, e.UpBias)
+	activation(op, e.Act)
+}
+
 // Mixer is a Stream that may compute the experts of a few tokens without a row of input for each of their slots.
 type Mixer interface {
 	// MixExperts writes dst[t] = Σ_s w[t,s]·Down_e·glu[j], glu[j] = act(Gate_e·y[t])·(Up_e·y[t]), j = Slots[t·Active+s], e the

@@ -76,7 +76,7 @@ func (s *Stream) groupedMany(name string, form kernel.GemmForm, y, x device.Tens
 			case lo == 0:
 				matrices = o.expand(w, e*out, end*out)
 			}
-			kernel.ExpertsSM90(o, form, y, x, matrices, biasOf(mat(bias), e, end), add, routing(r).Part(e, end), lo)
+			kernel.ExpertsSM90(o, form, y, x, kernel.Mat{}, matrices, biasOf(mat(bias), e, end), add, routing(r).Part(e, end), lo)
 		})
 	}
 }
@@ -86,8 +86,6 @@ func (s *Stream) groupedFP8(y, x device.Tensor, w *weight, bias device.Tensor, r
 	if !s.expandsHere(w) {
 		return
 	}
-	out := w.t.Rows / r.Experts
-	step := slabExperts(r.Experts, int64(out)*int64(w.t.Cols), s.dev.expansion.Load().bytes-fp8Rows)
 	piece := fp8Piece(x.Rows, x.Cols)
 	for lo := 0; lo < x.Rows; lo += piece {
 		hi := min(lo+piece, x.Rows)
@@ -97,14 +95,80 @@ func (s *Stream) groupedFP8(y, x device.Tensor, w *weight, bias device.Tensor, r
 		}
 		o.sized(hi-lo, y.Cols, x.Cols, r.Experts)
 		x8, sx := o.roundRows(x.RowRange(lo, hi))
-		for e := 0; e < r.Experts; e += step {
-			end := min(e+step, r.Experts)
-			w8, sw := o.expandFP8(w, e*out, end*out), rowsOf(w.fp8.scale, e*out, end*out)
-			s.dev.counts.products.Add(1)
-			kernel.ExpertsE4M3(o, mat(y.RowRange(lo, hi)), x8, sx, w8, sw, biasOf(mat(bias), e, end), routing(r).Part(e, end), lo)
-		}
+		o.expertsFP8(y.RowRange(lo, hi), x8, sx, kernel.Mat{}, w, bias, r, lo)
 		o.end()
 	}
+}
+
+// expertsFP8 adds to the operation the products of slots, from number `first` on, with the experts' matrices w, as many at a time as can be expanded.
+// For rows see kernel.ExpertsE4M3.
+func (o *operation) expertsFP8(
+	y device.Tensor, x kernel.Bytes, scale, rows kernel.Mat, w *weight, bias device.Tensor, r device.Routing, first int,
+) {
+	out := w.t.Rows / r.Experts
+	step := slabExperts(r.Experts, int64(out)*int64(w.t.Cols), o.dev.expansion.Load().bytes-fp8Rows)
+	for e := 0; e < r.Experts; e += step {
+		end := min(e+step, r.Experts)
+		w8, sw := o.expandFP8(w, e*out, end*out), rowsOf(w.fp8.scale, e*out, end*out)
+		o.dev.counts.products.Add(1)
+		kernel.ExpertsE4M3(o, mat(y), x, scale, rows, w8, sw, biasOf(mat(bias), e, end), routing(r).Part(e, end), first)
+	}
+}
+
+// expertsMany is expertsFP8 in bfloat16.
+func (o *operation) expertsMany(y, x device.Tensor, rows kernel.Mat, w *weight, bias device.Tensor, r device.Routing) {
+	step, out := r.Experts, w.t.Rows/r.Experts
+	if w.parts != nil {
+		step = slabExperts(r.Experts, int64(out)*o.dev.act.RowBytes(w.t.Cols), o.dev.expansion.Load().bytes)
+	}
+	for e := 0; e < r.Experts; e += step {
+		end := min(e+step, r.Experts)
+		matrices := mat(w.t)
+		if w.parts != nil {
+			matrices = o.expand(w, e*out, end*out)
+		}
+		o.dev.counts.products.Add(1)
+		kernel.ExpertsSM90(o, kernel.GemmNT, mat(y), mat(x), rows, matrices, biasOf(mat(bias), e, end), false, routing(r).Part(e, end), 0)
+	}
+}
+
+var _ device.ExpertGater = (*Stream)(nil)
+
+// GateExperts takes rows of tokens on their way to the products of many slots, where both matrices are multiplied in the same way: see
+// device.ExpertGater.
+func (s *Stream) GateExperts(glu, gateUp, y device.Tensor, e device.ExpertNets, r device.Routing) bool {
+	device.CheckGateExperts(glu, gateUp, y, e, r)
+	f, slots := glu.Cols, y
+	slots.Rows = glu.Rows
+	gate, up := e.Gate.(*weight), e.Up.(*weight)
+	low := gate.fp8 != nil
+	for _, m := range []*weight{gate, up} {
+		if m.host != nil || (m.fp8 != nil) != low || y.DType != tensor.BF16 || !s.dev.manySlots(gateUp.ColRange(0, f), slots, m, r) ||
+			low && fp8Piece(y.Rows, y.Cols) < y.Rows || m.parts != nil && !s.expandsHere(m) {
+			return false
+		}
+	}
+	o := s.begin("GateExperts", gateUp, y, gate.t, up.t, e.GateBias, e.UpBias, r.Rows, r.Starts)
+	if o == nil {
+		return true // nothing is done after an error
+	}
+	o.sized(glu.Rows, 2*f, y.Cols, r.Experts)
+	var x8 kernel.Bytes
+	var scale kernel.Mat
+	if low {
+		x8, scale = o.roundRows(y)
+	}
+	for i, m := range []*weight{gate, up} {
+		half, bias := gateUp.ColRange(i*f, (i+1)*f), []device.Tensor{e.GateBias, e.UpBias}[i]
+		if low {
+			o.expertsFP8(half, x8, scale, mat(r.Rows), m, bias, r, 0)
+		} else {
+			o.expertsMany(half, y, mat(r.Rows), m, bias, r)
+		}
+	}
+	o.end()
+	s.GLU(glu, gateUp, e.Act)
+	return true
 }
 
 // groupedProduct makes operations of as many slots of x as are narrowed at a time; multiply adds to one what slots from lo on need.

@@ -71,27 +71,13 @@ func (m many) weight(t *testing.T, d device.Device, src device.Source, form devi
 // products are all products of a layer, and what they are computed of.
 type products struct{ y, dx, dw, x, dy, bias device.Tensor }
 
-// run computes all products with a weight.
-func (m many) run(s device.Stream, w device.Weight) products {
+// routing chooses experts for the tokens.
+func (m many) routing(s device.Stream) device.Routing {
 	slots := m.tokens * m.active
 	ints := func(n int) device.Tensor { return s.Temp("slots", device.Batch, tensor.I32, n, 1) }
 	r := device.Routing{Experts: m.experts, Active: m.active, Chosen: ints(slots), Slots: ints(slots), Rows: ints(slots), Starts: ints(m.experts + 1)}
 	z, weights := s.Temp("z", device.Activations, tensor.F32, m.tokens, m.experts), s.Temp("weights", device.Activations, tensor.F32, m.tokens, m.active)
-	temp := func(d tensor.DType, rows, cols int) device.Tensor {
-		return s.Temp("t", device.Activations, d, rows, cols)
-	}
-	p := products{
-		temp(tensor.BF16, slots, m.out), temp(tensor.BF16, slots, m.in), temp(tensor.F32, m.experts*m.out, m.in),
-		temp(tensor.BF16, slots, m.in), temp(tensor.BF16, slots, m.out), temp(tensor.F32, m.experts, m.out),
-	}
-	rng := rand.New(rand.NewPCG(3, 3))
-	fill := func(to device.Tensor) {
-		v := make([]float32, to.Rows*to.Cols)
-		for i := range v {
-			v[i] = float32(rng.NormFloat64())
-		}
-		s.Upload(to, v)
-	}
+	rng := rand.New(rand.NewPCG(4, 4))
 	logits := make([]float32, m.tokens*m.experts)
 	for i := range logits {
 		logits[i] = float32(rng.NormFloat64()) - float32(i%m.experts)/2
@@ -100,15 +86,40 @@ func (m many) run(s device.Stream, w device.Weight) products {
 		}
 	}
 	s.Upload(z, logits)
-	fill(p.x)
-	fill(p.dy)
-	fill(p.bias)
-	s.Zero(p.dw)
 	s.Route(weights, z, device.Tensor{}, r)
+	s.Release(z, weights)
+	return r
+}
+
+// fill uploads normal values.
+func fill(s device.Stream, to device.Tensor, seed uint64) {
+	rng := rand.New(rand.NewPCG(seed, seed))
+	v := make([]float32, to.Rows*to.Cols)
+	for i := range v {
+		v[i] = float32(rng.NormFloat64())
+	}
+	s.Upload(to, v)
+}
+
+// run computes all products with a weight.
+func (m many) run(s device.Stream, w device.Weight) products {
+	slots := m.tokens * m.active
+	r := m.routing(s)
+	temp := func(d tensor.DType, rows, cols int) device.Tensor {
+		return s.Temp("t", device.Activations, d, rows, cols)
+	}
+	p := products{
+		temp(tensor.BF16, slots, m.out), temp(tensor.BF16, slots, m.in), temp(tensor.F32, m.experts*m.out, m.in),
+		temp(tensor.BF16, slots, m.in), temp(tensor.BF16, slots, m.out), temp(tensor.F32, m.experts, m.out),
+	}
+	fill(s, p.x, 1)
+	fill(s, p.dy, 2)
+	fill(s, p.bias, 3)
+	s.Zero(p.dw)
 	s.GroupedMatMul(p.y, p.x, w, p.bias, r)
 	s.GroupedInputGrad(p.dx, p.dy, w, r, false)
 	s.GroupedWeightGrad(p.dw, device.Tensor{}, p.dy, p.x, r)
-	s.Release(r.Chosen, r.Slots, r.Rows, r.Starts, z, weights)
+	s.Release(r.Chosen, r.Slots, r.Rows, r.Starts)
 	return p
 }
 
@@ -249,4 +260,57 @@ func TestFewSlotsPlanned(t *testing.T) {
 	if late := d.Stats().LateLoads; late != 0 {
 		t.Errorf("%d loads that were not planned", late)
 	}
+}
+
+// TestGateExperts: gate, up and their unit, of rows of tokens that are taken on the way, have the bits of copies for each slot; with few slots, and
+// without the kernels for many, nothing is done.
+func TestGateExperts(t *testing.T) {
+	d := hopper(t, cuda.Options{})
+	defer d.Close()
+	m, s := newMany(t, tensor.Q4_K), d.NewStream()
+	r := m.routing(s)
+	slots := m.tokens * m.active
+	temp := func(d tensor.DType, rows, cols int) device.Tensor {
+		return s.Temp("t", device.Activations, d, rows, cols)
+	}
+	y, xs := temp(tensor.BF16, m.tokens, m.in), temp(tensor.BF16, slots, m.in)
+	fill(s, y, 5)
+	bias := temp(tensor.F32, m.experts, m.out)
+	fill(s, bias, 6)
+	for _, form := range []device.Form{{}, {Blocks: true}} {
+		source := m.plain
+		if form.Blocks {
+			source = m.source
+		}
+		e := device.ExpertNets{Gate: m.weight(t, d, source, form), Up: m.weight(t, d, m.source, form), GateBias: bias, Act: device.SiLU}
+		gateUp, glu := temp(tensor.BF16, slots, 2*m.out), temp(tensor.BF16, slots, m.out)
+		if !s.(device.ExpertGater).GateExperts(glu, gateUp, y, e, r) {
+			t.Fatal("GateExperts has done nothing")
+		}
+		got := download(t, s, glu, gateUp)
+		s.Gather(xs, y, r.Rows)
+		s.GroupedMatMul(gateUp.ColRange(0, m.out), xs, e.Gate, bias, r)
+		s.GroupedMatMul(gateUp.ColRange(m.out, 2*m.out), xs, e.Up, device.Tensor{}, r)
+		s.GLU(glu, gateUp, device.SiLU)
+		if want := download(t, s, glu, gateUp); !slices.Equal(got, want) {
+			t.Errorf("%+v: other values than of Gather, GroupedMatMul and GLU", form)
+		}
+		undo := d.Pretend(8)
+		if s.(device.ExpertGater).GateExperts(glu, gateUp, y, e, r) {
+			t.Error("GateExperts claims to have worked without its kernels")
+		}
+		undo()
+	}
+}
+
+func download(t *testing.T, s device.Stream, all ...device.Tensor) (values []float32) {
+	t.Helper()
+	for _, m := range all {
+		v := make([]float32, m.Rows*m.Cols)
+		if err := s.Download(v, m); err != nil {
+			t.Fatal(err)
+		}
+		values = append(values, v...)
+	}
+	return values
 }

@@ -49,8 +49,8 @@ func TestExpertLaunchesSM90(t *testing.T) {
 			n := tokens * c.active
 			r := Routing{Experts: c.experts, Active: c.active, Starts: dense(tensor.I32, c.experts+1, 1)}
 			x, y, bias, w := dense(d, n, c.in), dense(d, n, c.out), dense(tensor.F32, c.experts, c.out), dense(d, c.experts*c.out, c.in)
-			checkLaunches(t, "ExpertsSM90", func(q Queue) { ExpertsSM90(q, GemmNT, y, x, w, bias, false, r, 0) })
-			checkLaunches(t, "ExpertsSM90", func(q Queue) { ExpertsSM90(q, GemmNN, x, y, w, Mat{}, true, r, 0) })
+			checkLaunches(t, "ExpertsSM90", func(q Queue) { ExpertsSM90(q, GemmNT, y, x, Mat{}, w, bias, false, r, 0) })
+			checkLaunches(t, "ExpertsSM90", func(q Queue) { ExpertsSM90(q, GemmNN, x, y, Mat{}, w, Mat{}, true, r, 0) })
 			checkLaunches(t, "ExpertsWeightGradSM90", func(q Queue) { ExpertsWeightGradSM90(q, dense(tensor.F32, c.experts*c.out, c.in), y, x, true, r, 0) })
 		}
 	}

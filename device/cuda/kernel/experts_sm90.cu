@@ -213,6 +213,32 @@ template <class TYPE, bool KMAJOR, int SIZE> struct Source {
     }
 };
 
+// Tokens is Source of a with a row for each token instead of each slot: index says whose row a slot takes.
+template <class TYPE> struct Tokens {
+    static constexpr int STEP = WARPGROUP / 8, CHUNK = 16 / sizeof(typename TYPE::T);
+    const typename TYPE::T *from;
+    const i32 *index;
+    i64 stride;
+    i32 left, col, cols; // slots from the thread's first on, its place in a row, and the end
+    u32 to;
+
+    APR_METHOD void begin(const GemmArgs &g, const i32 *rows, i32 first, i32 slots) {
+        const i32 r = (i32)thread() / 8, c = (i32)thread() % 8;
+        index = rows + first + r, left = slots - r;
+        col = c * CHUNK, cols = g.k, stride = g.lda, from = (const typename TYPE::T *)g.a + col;
+        to = r * 128 + ((c ^ r % 8) << 4);
+    }
+    APR_METHOD void fetch(u32 tile) {
+        const i32 rows = col < cols ? left : 0;
+        NO_UNROLL for (int n = 0; n < HIGH; n += 4 * STEP) {
+            i32 row[4];
+            UNROLL for (int i = 0; i < 4; i++) row[i] = n + i * STEP < rows ? index[n + i * STEP] : 0;
+            UNROLL for (int i = 0; i < 4; i++) fetch16(tile + to + (n + i * STEP) * 128, from + row[i] * stride, n + i * STEP < rows);
+        }
+        col += TYPE::DEEP, from += TYPE::DEEP;
+    }
+};
+
 // announce says that a stage is there, when at most N younger ones are on their way.
 template <int N> APR_DEVICE void announce(const Ring &ring, u32 place) {
     copy_async_wait<N>();
@@ -221,16 +247,21 @@ template <int N> APR_DEVICE void announce(const Ring &ring, u32 place) {
     if (lane() == 0) barrier_arrive(ring.full(place));
 }
 
-// fetch_all is what a warpgroup does that only fetches. Two stages are on their way while a third is begun.
-template <class TYPE, bool AK, bool BK> APR_DEVICE void fetch_all(const Ring &ring, Walk<TYPE, AK> &walk) {
+template <class TYPE, bool AK, bool TOKENS> struct Left { typedef Source<TYPE, AK, HIGH> Type; };
+template <class TYPE> struct Left<TYPE, true, true> { typedef Tokens<TYPE> Type; };
+
+// fetch_all is what a warpgroup does that only fetches. Two stages are on their way while a third is begun. With TOKENS rows say whose row of a
+// a slot takes.
+template <class TYPE, bool AK, bool BK, bool TOKENS> APR_DEVICE void fetch_all(const Ring &ring, Walk<TYPE, AK> &walk, const i32 *rows) {
     Places at = {0, 0}, oldest = {0, 0}; // oldest: that is on its way
     u32 pending = 0;
     while (walk.next()) {
         const GemmArgs g = walk.gemm();
         const i32 deep = walk.deep();
-        Source<TYPE, AK, HIGH> left;
+        typename Left<TYPE, AK, TOKENS>::Type left;
         Source<TYPE, BK, WIDE> right;
-        left.begin(g.a, g.lda, g.m, g.k, walk.row);
+        if constexpr (TOKENS) left.begin(walk.a.gemm, rows, walk.share.first + walk.row, g.m - walk.row);
+        else left.begin(g.a, g.lda, g.m, g.k, walk.row);
         right.begin(g.b, g.ldb, g.n, g.k, walk.col);
         NO_UNROLL for (i32 k = 0; k < deep; k += TYPE::DEEP) {
             barrier_wait(ring.empty(at.at), at.parity ^ 1);
@@ -344,13 +375,14 @@ template <class TYPE, bool AK, bool BK, int N> APR_DEVICE u32 multiply_tile(cons
     return before;
 }
 
-// Factors are the scales of e4m3 rows of a and b, of all slots and of all experts' matrices, or nothing.
-struct Factors {
-    const float *a, *b;
+struct ExpertsSm90Args {
+    ExpertArgs experts;
+    const i32 *rows;               // null: a has a row for each slot; else whose row each takes
+    const float *a_scale, *b_scale; // with E4M3: of rows of a, and of all experts' matrices
 };
 
 // multiply_all is what the other warpgroups do.
-template <class TYPE, bool AK, bool BK> APR_DEVICE void multiply_all(const Ring &ring, Walk<TYPE, AK> &walk, const Factors &factors) {
+template <class TYPE, bool AK, bool BK> APR_DEVICE void multiply_all(const Ring &ring, Walk<TYPE, AK> &walk, const ExpertsSm90Args &a) {
     const u32 group = thread() / WARPGROUP - 1, quarter = warp() & 3, t = thread() % WARPGROUP;
     Places at = {0, 0};
     float d[UNITS][SUMS] = {}; // defined once, or the compiler would separate the instructions
@@ -360,14 +392,14 @@ template <class TYPE, bool AK, bool BK> APR_DEVICE void multiply_all(const Ring 
         float scale[UNITS][2] = {};
         f32x2 column = {};
         if constexpr (TYPE::SCALED) {
-            const float *of = factors.a + walk.share.first + row;
+            const i32 slot = walk.share.first + row;
             UNROLL for (int i = 0; i < UNITS * 2; i++) {
                 const i32 r = i / 2 * 64 + (i32)quarter * 16 + (i32)lane() / 4 + i % 2 * 8;
-                if (r < left) scale[i / 2][i % 2] = of[r];
+                if (r < left) scale[i / 2][i % 2] = a.a_scale[a.rows ? a.rows[slot + r] : slot + r];
             }
             const i32 c = walk.col + 2 * (i32)t; // n is even
-            const float *from = factors.b + (i64)walk.share.expert * walk.a.gemm.n + c;
-            if (t < WIDE / 2 && c < walk.a.gemm.n) column = f32x2{from[0], from[1]};
+            const float *from = a.b_scale + (i64)walk.share.expert * a.experts.gemm.n + c;
+            if (t < WIDE / 2 && c < a.experts.gemm.n) column = f32x2{from[0], from[1]};
         }
         u32 last;
         if (units == UNITS) last = multiply_tile<TYPE, AK, BK, UNITS>(ring, at, d, group, deep);
@@ -385,7 +417,7 @@ template <class TYPE, bool AK, bool BK> APR_DEVICE void multiply_all(const Ring 
 }
 
 // Grid: as many blocks as run at once. Shared: 1024 bytes to align, the stages, the barriers, with E4M3 the scales of columns.
-template <class TYPE, bool AK, bool BK> APR_DEVICE void experts(const ExpertArgs &a, const Factors &factors) {
+template <class TYPE, bool AK, bool BK> APR_DEVICE void experts(const ExpertsSm90Args &a) {
     DYNAMIC_SHARED(memory);
     Ring ring;
     ring.place(memory);
@@ -396,22 +428,18 @@ template <class TYPE, bool AK, bool BK> APR_DEVICE void experts(const ExpertArgs
         }
     }
     sync_block();
-    Walk<TYPE, AK> walk(a);
+    Walk<TYPE, AK> walk(a.experts);
     if (thread() < WARPGROUP) {
         shrink_registers<24>();
-        fetch_all<TYPE, AK, BK>(ring, walk);
+        if (AK && BK && a.rows) fetch_all<TYPE, AK, BK, AK && BK>(ring, walk, a.rows);
+        else fetch_all<TYPE, AK, BK, false>(ring, walk, nullptr);
     } else {
         grow_registers<240>();
-        multiply_all<TYPE, AK, BK>(ring, walk, factors);
+        multiply_all<TYPE, AK, BK>(ring, walk, a);
     }
 }
 
-KERNEL(experts_sm90_nt, ExpertArgs, 384, 1) { experts<BF16, true, true>(a, {}); }
-KERNEL(experts_sm90_nn, ExpertArgs, 384, 1) { experts<BF16, true, false>(a, {}); }
-KERNEL(experts_sm90_tn, ExpertArgs, 384, 1) { experts<BF16, false, false>(a, {}); }
-
-struct ExpertsE4M3Args {
-    ExpertArgs experts;
-    Factors factors;
-};
-KERNEL(experts_sm90_e4m3, ExpertsE4M3Args, 384, 1) { experts<E4M3, true, true>(a.experts, a.factors); }
+KERNEL(experts_sm90_nt, ExpertsSm90Args, 384, 1) { experts<BF16, true, true>(a); }
+KERNEL(experts_sm90_nn, ExpertsSm90Args, 384, 1) { experts<BF16, true, false>(a); }
+KERNEL(experts_sm90_tn, ExpertsSm90Args, 384, 1) { experts<BF16, false, false>(a); }
+KERNEL(experts_sm90_e4m3, ExpertsSm90Args, 384, 1) { experts<E4M3, true, true>(a); }

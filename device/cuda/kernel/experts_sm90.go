@@ -12,8 +12,8 @@ const ExpertsSM90Module = "experts_sm90"
 const (
 	expertsSM90High, expertsSM90Wide = 256, 192 // a tile of c
 	expertsSM90Threads               = 384
-	// expertsSM90Shared is what stages, their alignment and barriers take: 4 stages of 56 KiB.
-	expertsSM90Shared = 4*56<<10 + 1<<10 + 64
+	// expertsSM90Shared is what stages, their alignment, barriers and scales of columns take: 4 stages of 56 KiB.
+	expertsSM90Shared = 4*56<<10 + 1<<10 + 64 + 2*4*expertsSM90Wide
 )
 
 // ExpertsSM90Slots returns from how many slots of all experts on the products of compute capability 9.0 are the faster ones: a tile of 256 rows
@@ -33,33 +33,35 @@ func ExpertsSM90Serves(c, a, b Mat, experts int) bool {
 }
 
 // ExpertsSM90 computes c[j] = W_e·a[j] (+ bias[e]) (GemmNT) or c[j] (+)= W_eᵀ·a[j] (GemmNN) for the slots j of each expert e on compute capability
-// 9.0: as ExpertsNT and ExpertsNN, of bfloat16 alone, with the matrices w [Experts·out, in] one below the other. See ExpertsSM90Serves.
+// 9.0: as ExpertsNT and ExpertsNN, of bfloat16 alone, with the matrices w [Experts·out, in] one below the other. With rows
+// (GemmNT only) a has rows of tokens, and slot j takes a[rows[j]]. See ExpertsSM90Serves.
 //
 // Every element is the sum in float32 of its products in order of the inner dimension, 16 at a time: the same on any number of
 // multiprocessors, whatever other slots there are.
 //
 // Bytes moved per element of c: 2, with add 4; a, and the matrices of experts that have slots. From the second cache to shared memory go,
 // for each 256 slots of an expert and 192 columns of c, all columns of both operands.
-func ExpertsSM90(q Queue, form GemmForm, c, a, w, bias Mat, add bool, r Routing, first int) {
+func ExpertsSM90(q Queue, form GemmForm, c, a, rows, w, bias Mat, add bool, r Routing, first int) {
 	out, in := w.Rows/max(1, r.Experts), w.Cols
 	n, k, name := out, in, "experts_sm90_nt"
 	if form == GemmNN {
 		n, k, name = in, out, "experts_sm90_nn"
 	}
 	need(ExpertsSM90Serves(c, a, w, r.Experts) && c.Type == tensor.BF16, "ExpertsSM90", "operands it does not serve")
-	need(a.Cols == k && c.Cols == n && a.Rows == c.Rows && (form == GemmNT || bias.IsZero()) && (form == GemmNN || !add), "ExpertsSM90", "shapes differ")
+	need(a.Cols == k && c.Cols == n && takes(c, a.Rows, rows), "ExpertsSM90", "shapes differ")
+	need(form == GemmNT && !add || form == GemmNN && bias.IsZero() && rows.IsZero(), "ExpertsSM90", "no such form")
 	if c.Rows == 0 {
 		return
 	}
-	x := &expertArgs{
+	x := &expertsSM90Args{rows: rows.Ptr, experts: expertArgs{
 		gemm: gemmArgs{
 			a: a.Ptr, b: w.Ptr, c: c.Ptr, bias: bias.Ptr, lda: int64(a.Stride), ldb: int64(w.Stride), ldc: int64(c.Stride),
 			m: int32(c.Rows), n: int32(n), k: int32(k), flags: gemmFlags(c, a, w, add),
 		},
 		starts: r.Starts.Ptr, step: 2 * int64(out) * int64(w.Stride), biasStride: int64(bias.Stride),
-		experts: int32(r.Experts), first: int32(first), end: int32(first + a.Rows),
-	}
-	x.launchSM90(q, name, worstTiles(c.Rows, r.Experts, expertsSM90High)*ceil(n, expertsSM90Wide))
+		experts: int32(r.Experts), first: int32(first), end: int32(first + c.Rows),
+	}}
+	x.launch(q, name, worstTiles(c.Rows, r.Experts, expertsSM90High)*ceil(n, expertsSM90Wide))
 }
 
 // ExpertsWeightGradSM90 is ExpertsWeightGrad on compute capability 9.0, of bfloat16 alone. Sums are in the order of slots, 16 at a time from the
@@ -73,18 +75,32 @@ func ExpertsWeightGradSM90(q Queue, dw, a, b Mat, add bool, r Routing, first int
 	if add && a.Rows == 0 {
 		return
 	}
-	x := &expertArgs{
+	x := &expertsSM90Args{experts: expertArgs{
 		gemm: gemmArgs{
 			a: a.Ptr, b: b.Ptr, c: dw.Ptr, lda: int64(a.Stride), ldb: int64(b.Stride), ldc: int64(dw.Stride), m: int32(out), n: int32(in),
 			flags: gemmFlags(dw, a, b, add),
 		},
 		starts: r.Starts.Ptr, step: 4 * int64(out) * int64(dw.Stride), experts: int32(r.Experts), first: int32(first), end: int32(first + a.Rows),
-	}
-	x.launchSM90(q, "experts_sm90_tn", r.Experts*ceil(out, expertsSM90High)*ceil(in, expertsSM90Wide))
+	}}
+	x.launch(q, "experts_sm90_tn", r.Experts*ceil(out, expertsSM90High)*ceil(in, expertsSM90Wide))
 }
 
-// launchSM90 launches as many blocks as run at once.
-func (x *expertArgs) launchSM90(q Queue, kernel string, tiles int) {
+// takes reports whether the slots of c take a row each of so many, by rows or in order.
+func takes(c Mat, have int, rows Mat) bool {
+	if rows.IsZero() {
+		return have == c.Rows
+	}
+	return rows.Type == tensor.I32 && rows.Rows*rows.Cols == c.Rows && rows.Stride == rows.Cols
+}
+
+// expertsSM90Args is struct ExpertsSm90Args of experts_sm90.cu.
+type expertsSM90Args struct {
+	experts              expertArgs
+	rows, aScale, bScale uint64
+}
+
+// launch launches as many blocks as run at once.
+func (x *expertsSM90Args) launch(q Queue, kernel string, tiles int) {
 	q.Launch(Launch{
 		Module: ExpertsSM90Module, Kernel: kernel, Grid: [3]int{min(tiles, max(1, q.Multiprocessors())), 1, 1}, Block: expertsSM90Threads,
 		Shared: expertsSM90Shared, Args: unsafe.Pointer(x),
@@ -98,25 +114,19 @@ func (r Routing) Part(lo, hi int) Routing {
 	return r
 }
 
-// expertsE4M3Args is struct ExpertsE4M3Args of experts_sm90.cu.
-type expertsE4M3Args struct {
-	experts        expertArgs
-	aScale, wScale uint64
-}
-
 // ExpertsE4M3Serves reports whether ExpertsE4M3 serves matrices [out, in].
 func ExpertsE4M3Serves(out, in int) bool { return out > 0 && in > 0 && out%8 == 0 && in%16 == 0 }
 
 // ExpertsE4M3 computes c[j] = aScale[j]·(W_e·a[j])∘wScale[e] (+ bias[e]) for the slots j of each expert e on compute capability 9.0, with a and w of
-// e4m3 numbers without gaps, w [Experts·out, in] one below the other, scales of their rows [n,1] of float32, and c of bfloat16. See ExpertsSM90.
+// e4m3 numbers, w [Experts·out, in] one below the other, scales of their rows [n,1] of float32, and c of bfloat16. For rows see ExpertsSM90.
 //
 // Every element is the sum of its products in order of the inner dimension, 32 at a time, as exact as tensor cores sum e4m3 numbers.
 //
 // Bytes moved per element of c: 2; a, and the matrices of experts that have slots, 1 an element.
-func ExpertsE4M3(q Queue, c Mat, a Bytes, aScale Mat, w Bytes, wScale, bias Mat, r Routing, first int) {
+func ExpertsE4M3(q Queue, c Mat, a Bytes, aScale, rows Mat, w Bytes, wScale, bias Mat, r Routing, first int) {
 	out, in := w.Rows/max(1, r.Experts), w.Cols
 	need(ExpertsE4M3Serves(out, in) && c.Type == tensor.BF16 && rowsAt(c, 16), "ExpertsE4M3", "operands it does not serve")
-	need(a.Cols == in && c.Cols == out && a.Rows == c.Rows && w.Rows == r.Experts*out, "ExpertsE4M3", "shapes differ")
+	need(a.Cols == in && c.Cols == out && takes(c, a.Rows, rows) && w.Rows == r.Experts*out, "ExpertsE4M3", "shapes differ")
 	for _, b := range []Bytes{a, w} {
 		need(b.Ptr%16 == 0 && b.Stride%16 == 0, "ExpertsE4M3", "alignment")
 	}
@@ -129,20 +139,16 @@ func ExpertsE4M3(q Queue, c Mat, a Bytes, aScale Mat, w Bytes, wScale, bias Mat,
 	if c.Rows == 0 {
 		return
 	}
-	x := &expertsE4M3Args{
+	x := &expertsSM90Args{
 		experts: expertArgs{
 			gemm: gemmArgs{
 				a: a.Ptr, b: w.Ptr, c: c.Ptr, bias: bias.Ptr, lda: int64(a.Stride), ldb: int64(w.Stride), ldc: int64(c.Stride),
 				m: int32(c.Rows), n: int32(out), k: int32(in),
 			},
 			starts: r.Starts.Ptr, step: int64(out) * int64(w.Stride), biasStride: int64(bias.Stride),
-			experts: int32(r.Experts), first: int32(first), end: int32(first + a.Rows),
+			experts: int32(r.Experts), first: int32(first), end: int32(first + c.Rows),
 		},
-		aScale: aScale.Ptr, wScale: wScale.Ptr,
+		rows: rows.Ptr, aScale: aScale.Ptr, bScale: wScale.Ptr,
 	}
-	tiles := worstTiles(c.Rows, r.Experts, expertsSM90High) * ceil(out, expertsSM90Wide)
-	q.Launch(Launch{
-		Module: ExpertsSM90Module, Kernel: "experts_sm90_e4m3", Grid: [3]int{min(tiles, max(1, q.Multiprocessors())), 1, 1}, Block: expertsSM90Threads,
-		Shared: expertsSM90Shared + 2*4*expertsSM90Wide, Args: unsafe.Pointer(x),
-	})
+	x.launch(q, "experts_sm90_e4m3", worstTiles(c.Rows, r.Experts, expertsSM90High)*ceil(out, expertsSM90Wide))
 }

@@ -66,24 +66,32 @@ func checkSM90(t *testing.T, l *lab, s split, out, in int) {
 	want := ref.Grouped(x, w, bias, starts)
 
 	y := l.out(d, slots, out)
-	ExpertsSM90(l.op(), GemmNT, y, xt, wt, bt, false, r, 0)
+	ExpertsSM90(l.op(), GemmNT, y, xt, Mat{}, wt, bt, false, r, 0)
 	near.CheckRel(t, "y", l.get(y).V, want.V, tol)
 
 	slabs := l.out(d, slots, out)
 	for _, e := range [][2]int{{0, middle}, {middle, experts}} {
 		b := bt.rows(e[0], e[1])
 		for _, window := range [][2]int{{0, half}, {half, slots}} {
-			ExpertsSM90(l.op(), GemmNT, slabs.rows(window[0], window[1]), xt.rows(window[0], window[1]), wt.rows(e[0]*out, e[1]*out), b, false, r.Part(e[0], e[1]), window[0])
+			ExpertsSM90(l.op(), GemmNT, slabs.rows(window[0], window[1]), xt.rows(window[0], window[1]), Mat{}, wt.rows(e[0]*out, e[1]*out), b, false, r.Part(e[0], e[1]), window[0])
 		}
 	}
 	if !bytes.Equal(l.bytes(slabs), l.bytes(y)) {
 		t.Error("slabs and parts have other bits")
 	}
 
+	tokens, rows, gathered, taken := 7, l.tokens(slots, 7), l.out(d, slots, in), l.out(d, slots, out)
+	Embed(l.op(), gathered, xt.rows(0, tokens), rows)
+	ExpertsSM90(l.op(), GemmNT, slabs, gathered, Mat{}, wt, bt, false, r, 0)
+	ExpertsSM90(l.op(), GemmNT, taken, xt.rows(0, tokens), rows, wt, bt, false, r, 0)
+	if !bytes.Equal(l.bytes(slabs), l.bytes(taken)) {
+		t.Error("rows of tokens have other bits than their copies")
+	}
+
 	before := l.random(slots, in, 1)
 	dx := l.inout(d, before)
-	ExpertsSM90(l.op(), GemmNN, dx.rows(0, half), dyt.rows(0, half), wt, Mat{}, true, r, 0)
-	ExpertsSM90(l.op(), GemmNN, dx.rows(half, slots), dyt.rows(half, slots), wt, Mat{}, false, r, half)
+	ExpertsSM90(l.op(), GemmNN, dx.rows(0, half), dyt.rows(0, half), Mat{}, wt, Mat{}, true, r, 0)
+	ExpertsSM90(l.op(), GemmNN, dx.rows(half, slots), dyt.rows(half, slots), Mat{}, wt, Mat{}, false, r, half)
 	back, grad, _ := ref.GroupedBackward(dy, x, w, starts)
 	back.RowRange(0, half).Add(before.RowRange(0, half))
 	near.CheckRel(t, "dx", l.get(dx).V, back.V, tol)
@@ -98,6 +106,18 @@ func checkSM90(t *testing.T, l *lab, s split, out, in int) {
 	near.CheckRel(t, "dw added", l.get(added).V, grad.V, 4e-6)
 }
 
+// tokens says of each of n slots whose row of so many it takes.
+func (l *lab) tokens(n, of int) Mat {
+	gap, lead := l.gap, l.lead
+	l.gap, l.lead = 0, 0
+	defer func() { l.gap, l.lead = gap, lead }()
+	ids := make([]int, n)
+	for i := range ids {
+		ids[i] = l.rng.IntN(of)
+	}
+	return l.ids(ids)
+}
+
 // TestExpertsSM90Bits: repeats and other numbers of multiprocessors give the same bits, and a slot's do not depend on the other slots.
 func TestExpertsSM90Bits(t *testing.T) {
 	const out, in = 24, 136
@@ -108,8 +128,8 @@ func TestExpertsSM90Bits(t *testing.T) {
 	run := func(multiprocessors int) (all [3][]byte) {
 		l.multiprocessors = multiprocessors
 		y, dx, dw := l.out(tensor.BF16, slots, out), l.out(tensor.BF16, slots, in), l.out(tensor.F32, 4*out, in)
-		ExpertsSM90(l.op(), GemmNT, y, x, w, Mat{}, false, r, 0)
-		ExpertsSM90(l.op(), GemmNN, dx, dy, w, Mat{}, false, r, 0)
+		ExpertsSM90(l.op(), GemmNT, y, x, Mat{}, w, Mat{}, false, r, 0)
+		ExpertsSM90(l.op(), GemmNN, dx, dy, Mat{}, w, Mat{}, false, r, 0)
 		ExpertsWeightGradSM90(l.op(), dw, dy, x, false, r, 0)
 		return [3][]byte{l.bytes(y), l.bytes(dx), l.bytes(dw)}
 	}
@@ -123,7 +143,7 @@ func TestExpertsSM90Bits(t *testing.T) {
 	}
 	alone, part := split{slots: []int{0, 0, 50, 0}}, l.out(tensor.BF16, 50, out)
 	one, _ := alone.routing(l)
-	ExpertsSM90(l.op(), GemmNT, part, x.rows(120, 170), w, Mat{}, false, one, 0)
+	ExpertsSM90(l.op(), GemmNT, part, x.rows(120, 170), Mat{}, w, Mat{}, false, one, 0)
 	if !bytes.Equal(l.bytes(part), first[0][120*out*2:170*out*2]) {
 		t.Error("fewer slots of an expert: other bits")
 	}
@@ -143,8 +163,8 @@ func TestExpertsSM90Neighbours(t *testing.T) {
 	}
 	x, w, dy := poison(l.random(slots, in, 1), 70, 75), poison(l.random(3*out, in, 1), out, 2*out), poison(l.random(slots, out, 1), 70, 75)
 	y, dx, dw := l.out(d, slots, out), l.out(d, slots, in), l.out(tensor.F32, 3*out, in)
-	ExpertsSM90(l.op(), GemmNT, y, x, w, Mat{}, false, r, 0)
-	ExpertsSM90(l.op(), GemmNN, dx, dy, w, Mat{}, false, r, 0)
+	ExpertsSM90(l.op(), GemmNT, y, x, Mat{}, w, Mat{}, false, r, 0)
+	ExpertsSM90(l.op(), GemmNN, dx, dy, Mat{}, w, Mat{}, false, r, 0)
 	ExpertsWeightGradSM90(l.op(), dw, dy, x, false, r, 0)
 	for _, c := range []struct {
 		name   string
