@@ -138,7 +138,7 @@ func (d *Device) keep(spec device.WeightSpec) (dry.Kept, error) {
 		k.Bytes, k.Host, k.Staging, k.Layered = 0, l.bytes, staging(l.bytes), l.layer >= 0
 	}
 	if l.many {
-		k.Reads = kernel.ExpertsSM90Slots(l.experts) - 1
+		k.Reads = slotsFrom(l.fp8, l.experts) - 1
 	}
 	if l.inBlocks() && l.experts == 0 {
 		k.Reads, k.Gathers = decodeRows, len(l.parts) == 1 && gatherable(l.parts[0].as, l.cols)

@@ -26,13 +26,22 @@ func (d *Device) narrowed(t device.Tensor) kernel.Mat {
 	return kernel.Mat{Rows: t.Rows, Cols: t.Cols, Stride: t.Cols, Type: d.act}
 }
 
+// slotsFrom returns from how many slots on the kernels for many compute products. In 8-bit floats they are not those of the fewer: what 8-bit
+// floats change is judged over short texts, too, so that only products of hardly any slots read the blocks as they are.
+func slotsFrom(fp8 bool, experts int) int {
+	if fp8 {
+		return experts
+	}
+	return kernel.ExpertsSM90Slots(experts)
+}
+
 // manySlots reports whether the kernels for many slots compute y of x and w, or dx of dy and w.
 func (d *Device) manySlots(y, x device.Tensor, w *weight, r device.Routing) bool {
 	matrices := kernel.Mat{Cols: w.t.Cols, Stride: w.t.Cols, Type: d.act} // as they are expanded
 	if w.parts == nil {
 		matrices = mat(w.t)
 	}
-	return d.serveSlots(w.t.Rows/r.Experts, w.t.Cols, r.Experts) && x.Rows >= kernel.ExpertsSM90Slots(r.Experts) &&
+	return d.serveSlots(w.t.Rows/r.Experts, w.t.Cols, r.Experts) && x.Rows >= slotsFrom(w.fp8 != nil, r.Experts) &&
 		y.DType == tensor.BF16 && kernel.ExpertsSM90Serves(mat(y), d.narrowed(x), matrices, r.Experts)
 }
 
@@ -53,7 +62,7 @@ func (d *Device) manySlotsPlanned(o dry.Op) bool {
 		slots, out, in, want = o.K, o.M, o.N, tensor.F32
 	}
 	rows := o.OutStride%8 == 0 && (o.In != d.act || o.InStride%8 == 0)
-	return d.serveSlots(out, in, o.Experts) && slots >= kernel.ExpertsSM90Slots(o.Experts) && o.Out == want && rows &&
+	return d.serveSlots(out, in, o.Experts) && slots >= slotsFrom(o.FP8, o.Experts) && o.Out == want && rows &&
 		(o.Expands || o.Weight == d.act.String() || o.Kind == device.OpGroupedWeightGrad)
 }
 
