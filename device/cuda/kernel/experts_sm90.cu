@@ -181,6 +181,17 @@ template <class TYPE, bool SLOTS> struct Walk {
     }
 };
 
+// each_64 calls f for every 64th of SIZE rows, of which the tile has `left`, with whether all 64 are there: then a thread, which takes every
+// 16th, asks for nothing more. A warp that fetches has a scheduler for itself, and waits for each of its instructions. Rows that are not there are left out 64
+// at a time, and their memory is left as it was: what is multiplied with it is not written.
+struct All { static constexpr bool there = true; };
+struct Some { static constexpr bool there = false; };
+template <int SIZE, class F> APR_DEVICE void each_64(i32 left, F f) {
+    i32 n = 0;
+    NO_UNROLL for (; n < SIZE && n + 64 <= left; n += 64) f(n, All());
+    if (n < SIZE && n < left) f(n, Some());
+}
+
 // Source is one operand as a thread that fetches sees it: every 16th row of a tile of SIZE rows of c, or of 64 inner positions, and of each
 // (in each panel) one chunk.
 template <class TYPE, bool KMAJOR, int SIZE> struct Source {
@@ -198,16 +209,23 @@ template <class TYPE, bool KMAJOR, int SIZE> struct Source {
         stride = ld, from = (const T *)p + row * ld + col;
         to = r * 128 + ((c ^ r % 8) << 4);
     }
-    APR_METHOD void fetch(u32 tile) {
+    template <class F> APR_METHOD void fetch_panels(u32 tile, F there) {
         const T *p = from;
+        UNROLL for (int n = 0; n < DEEP; n += STEP, p += STEP * stride)
+            UNROLL for (int c = 0; c < SIZE; c += 64) fetch16(tile + c / 64 * PANEL + n * 128, p + c, there(n) && col + c < cols);
+    }
+    APR_METHOD void fetch(u32 tile) {
         if constexpr (KMAJOR) {
-            const i32 left = col < cols ? rows - row : 0;
-            UNROLL for (int n = 0; n < SIZE; n += STEP, p += STEP * stride) fetch16(tile + to + n * 128, p, n < left);
+            const T *p = from;
+            const i32 left = rows - row;
+            each_64<SIZE>(left + (i32)thread() / 8, [&](i32 n, auto of) {
+                UNROLL for (int i = 0; i < 64; i += STEP, p += STEP * stride)
+                    fetch16(tile + to + (n + i) * 128, p, (of.there || n + i < left) && col < cols);
+            });
             col += DEEP, from += DEEP;
         } else {
-            UNROLL for (int n = 0; n < DEEP; n += STEP, p += STEP * stride)
-                UNROLL for (int c = 0; c < SIZE; c += 64)
-                    fetch16(tile + to + c / 64 * PANEL + n * 128, p + c, row + n < rows && col + c < cols);
+            if (row - (i32)thread() / 8 + DEEP <= rows) fetch_panels(tile + to, [&](int) { return true; });
+            else fetch_panels(tile + to, [&](int n) { return row + n < rows; });
             row += DEEP, from += DEEP * stride;
         }
     }
@@ -215,27 +233,28 @@ template <class TYPE, bool KMAJOR, int SIZE> struct Source {
 
 // Tokens is Source of a with a row for each token instead of each slot: index says whose row a slot takes.
 template <class TYPE> struct Tokens {
-    static constexpr int STEP = WARPGROUP / 8, CHUNK = 16 / sizeof(typename TYPE::T);
-    const typename TYPE::T *from;
+    static constexpr int CHUNK = 16 / sizeof(typename TYPE::T);
+    const u8 *from;
     const i32 *index;
-    i64 stride;
-    i32 left, col, cols; // slots from the thread's first on, its place in a row, and the end
+    u32 stride; // bytes
+    i32 slots, col, cols; // slots of the tile and behind it, the thread's place in a row, and the end
     u32 to;
 
     APR_METHOD void begin(const GemmArgs &g, const i32 *rows, i32 first, i32 slots) {
         const i32 r = (i32)thread() / 8, c = (i32)thread() % 8;
-        index = rows + first + r, left = slots - r;
-        col = c * CHUNK, cols = g.k, stride = g.lda, from = (const typename TYPE::T *)g.a + col;
+        index = rows + first + r, this->slots = slots;
+        col = c * CHUNK, cols = g.k, stride = (u32)g.lda * sizeof(typename TYPE::T), from = (const u8 *)g.a + c * 16;
         to = r * 128 + ((c ^ r % 8) << 4);
     }
     APR_METHOD void fetch(u32 tile) {
-        const i32 rows = col < cols ? left : 0;
-        NO_UNROLL for (int n = 0; n < HIGH; n += 4 * STEP) {
+        const i32 left = slots - (i32)thread() / 8;
+        each_64<HIGH>(slots, [&](i32 n, auto of) {
             i32 row[4];
-            UNROLL for (int i = 0; i < 4; i++) row[i] = n + i * STEP < rows ? index[n + i * STEP] : 0;
-            UNROLL for (int i = 0; i < 4; i++) fetch16(tile + to + (n + i * STEP) * 128, from + row[i] * stride, n + i * STEP < rows);
-        }
-        col += TYPE::DEEP, from += TYPE::DEEP;
+            UNROLL for (int i = 0; i < 4; i++) row[i] = of.there || n + i * 16 < left ? index[n + i * 16] : 0;
+            UNROLL for (int i = 0; i < 4; i++)
+                fetch16(tile + to + (n + i * 16) * 128, from + (u64)(u32)row[i] * stride, (of.there || n + i * 16 < left) && col < cols);
+        });
+        col += TYPE::DEEP, from += 128;
     }
 };
 
@@ -430,11 +449,11 @@ template <class TYPE, bool AK, bool BK> APR_DEVICE void experts(const ExpertsSm9
     sync_block();
     Walk<TYPE, AK> walk(a.experts);
     if (thread() < WARPGROUP) {
-        shrink_registers<24>();
+        shrink_registers<40>();
         if (AK && BK && a.rows) fetch_all<TYPE, AK, BK, AK && BK>(ring, walk, a.rows);
         else fetch_all<TYPE, AK, BK, false>(ring, walk, nullptr);
     } else {
-        grow_registers<240>();
+        grow_registers<232>();
         multiply_all<TYPE, AK, BK>(ring, walk, a);
     }
 }
