@@ -3,11 +3,13 @@
 package cuda_test
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 
 	"apr/device"
 	"apr/device/cuda"
+	"apr/internal/fault"
 	"apr/tensor"
 )
 
@@ -194,32 +196,58 @@ func (b *expertsBench) compare(w device.Weight, what string, shape [2]int, slots
 	return now, before
 }
 
-// TestExpertsFP8 compares products of experts in 8-bit floats with those of the same blocks in bfloat16: in one piece, and in slabs of experts.
+// TestExpertsFP8 compares products of experts in 8-bit floats with those of the same blocks in bfloat16, of slots and of rows of tokens.
 func TestExpertsFP8(t *testing.T) {
 	d := open(t, cuda.Options{})
 	defer d.Close()
 	b := expertsBench{t: t, d: d, s: d.NewStream().(*cuda.Stream), made: map[made]device.Weight{}}
-	for _, b.m = range []expertsModel{{name: "small", experts: 8, active: 2, wide: 768, hidden: 2048}, {name: "wide", experts: 32, active: 4, wide: 2880, hidden: 2880}} {
-		for _, kind := range []tensor.DType{tensor.Q4_K, tensor.Q6_K, tensor.MXFP4} {
-			in, out := b.m.hidden, b.m.wide
-			if in%kind.BlockLen() != 0 {
-				continue
-			}
-			const tokens = 1500
-			slots := tokens * b.m.active
-			r, _ := b.routing(tokens, false)
-			x := random(b.s, slots, in, 1)
-			bias := b.s.Temp("bias", device.Activations, tensor.F32, b.m.experts, out)
-			b.s.Zero(bias)
-			want, got := b.s.Temp("want", device.Activations, tensor.BF16, slots, out), b.s.Temp("got", device.Activations, tensor.BF16, slots, out)
-			b.s.GroupedMatMul(want, x, b.weight(kind, b.m.experts*out, in, b.m.experts), bias, r)
-			b.s.GroupedMatMul(got, x, b.fp8(kind, b.m.experts*out, in, b.m.experts), bias, r)
-			cos, off := compare(t, b.s, want, got)
-			t.Logf("%s, %v: cosine %.6f, relative error %.4f", b.m.name, kind, cos, off)
-			if !(cos > 0.998) || !(off < 0.06) {
-				t.Errorf("%s, %v: cosine %g, relative error %g", b.m.name, kind, cos, off)
-			}
-			b.s.Release(x, bias, want, got, r.Chosen, r.Slots, r.Rows, r.Starts)
+	for _, b.m = range []expertsModel{
+		{name: "small", experts: 8, active: 2, wide: 768, hidden: 2048, types: []tensor.DType{tensor.Q4_K, tensor.Q6_K, tensor.MXFP4}},
+		{name: "wide", experts: 32, active: 4, wide: 2880, hidden: 2880, types: []tensor.DType{tensor.MXFP4}},
+	} {
+		for _, kind := range b.m.types {
+			b.compareFP8(kind)
 		}
+	}
+	_, err := d.Weight(device.WeightSpec{
+		Name: "w", Component: device.TeacherWeights, Parts: []device.Source{inBlocks(t, tensor.BF16, 4*64, 256)}, Experts: 4, Form: device.Form{FP8: true},
+	})
+	if f, ok := errors.AsType[*fault.Error](err); !ok || f.ID != "E-CUDA-063" {
+		t.Errorf("experts in bfloat16, products in 8-bit floats: %v, want E-CUDA-063", err)
+	}
+}
+
+// compareFP8 compares gate and up of experts in blocks, by both arithmetics.
+func (b *expertsBench) compareFP8(kind tensor.DType) {
+	const tokens = 1500
+	s, m := b.s, b.m
+	slots, rows := tokens*m.active, m.experts*m.wide
+	r, _ := b.routing(tokens, false)
+	y, xs := random(s, tokens, m.hidden, 1), s.Temp("xs", device.Activations, tensor.BF16, slots, m.hidden)
+	bias := s.Temp("bias", device.Activations, tensor.F32, m.experts, m.wide)
+	s.Zero(bias)
+	out := func() device.Tensor { return s.Temp("out", device.Activations, tensor.BF16, slots, 2*m.wide) }
+	want, got, glu := out(), out(), s.Temp("glu", device.Activations, tensor.BF16, slots, m.wide)
+	s.Gather(xs, y, r.Rows)
+	exact, low := b.weight(kind, rows, m.hidden, m.experts), b.fp8(kind, rows, m.hidden, m.experts)
+	for i := range 2 {
+		s.GroupedMatMul(want.ColRange(i*m.wide, (i+1)*m.wide), xs, exact, bias, r)
+		s.GroupedMatMul(got.ColRange(i*m.wide, (i+1)*m.wide), xs, low, bias, r)
+	}
+	b.near(kind, "slots", want, got)
+	e := device.ExpertNets{Gate: low, Up: low, GateBias: bias, Act: device.SiLU}
+	if !s.GateExperts(glu, got, y, e, r) {
+		b.t.Fatal("GateExperts has done nothing")
+	}
+	b.near(kind, "rows of tokens", want, got)
+	s.Release(y, xs, bias, want, got, glu, r.Chosen, r.Slots, r.Rows, r.Starts)
+}
+
+func (b *expertsBench) near(kind tensor.DType, what string, want, got device.Tensor) {
+	b.t.Helper()
+	cos, off := compare(b.t, b.s, want, got)
+	b.t.Logf("%s, %v, %s: cosine %.6f, relative error %.4f", b.m.name, kind, what, cos, off)
+	if !(cos > 0.998) || !(off < 0.06) {
+		b.t.Errorf("%s, %v, %s: cosine %g, relative error %g", b.m.name, kind, what, cos, off)
 	}
 }
