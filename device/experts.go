@@ -175,9 +175,9 @@ type ExpertNets struct {
 
 // ExpertGater is a Stream that may compute the first half of experts without a copied row of input for each slot.
 type ExpertGater interface {
-	// GateExperts writes glu[j] = act(g)·u with gateUp[j] = [g|u], g = Gate_e·y[Rows[j]] and u = Up_e·y[Rows[j]], e the expert of
-	// slot j, each with its bias: what Gather, GroupedMatMul twice and GLU write. It reports false, and has done nothing, if the
-	// device has no such operation for these.
+	// GateExperts writes glu[j] = act(g)·u with gateUp[j] = [g|u], g = Gate_e·y[Rows[j]] and u = Up_e·y[Rows[j]], e
+	// the expert of slot j, each with its bias: what Gather, GroupedMatMul twice and GLU write. It reports false, and
+	// has done nothing, if the device has no such operation for these.
 	GateExperts(glu, gateUp, y Tensor, e ExpertNets, r Routing) bool
 }
 

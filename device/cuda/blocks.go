@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"fmt"
 	"slices"
 
 	"apr/device"
@@ -82,7 +83,8 @@ func (d *Device) layout(spec device.WeightSpec) (*layout, error) {
 	}
 	l.many = l.expands && l.experts > 0 && d.serveSlots(l.rows/l.experts, l.cols, l.experts)
 	if l.fp8 && l.experts > 0 && !(l.many && l.inBlocks() && kernel.ExpertsE4M3Serves(l.rows/l.experts, l.cols)) {
-		return nil, fault.New(fault.Unavailable, "experts of %d×%d %s are not multiplied in 8-bit floats", l.rows/l.experts, l.cols, l.parts[0].as).
+		what := fmt.Sprintf("experts of %d×%d %s", l.rows/l.experts, l.cols, l.parts[0].as)
+		return nil, fault.New(fault.Unavailable, "%s are not multiplied in 8-bit floats", what).
 			At("tensor %q", spec.Name).WithHint("--teacher-backend q4k, or without --teacher-gemm fp8").WithID("E-CUDA-063")
 	}
 	if l.fp8 {

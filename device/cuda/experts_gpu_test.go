@@ -95,8 +95,8 @@ func (b *expertsBench) make(key made) device.Weight {
 		return w
 	}
 	w, err := b.d.Weight(device.WeightSpec{
-		Name: "w", Component: device.TeacherWeights, Parts: []device.Source{inBlocks(b.t, key.d, key.rows, key.cols)}, Experts: key.experts,
-		Form: device.Form{Blocks: key.d.IsQuantized(), FP8: key.fp8},
+		Name: "w", Component: device.TeacherWeights, Parts: []device.Source{inBlocks(b.t, key.d, key.rows, key.cols)},
+		Experts: key.experts, Form: device.Form{Blocks: key.d.IsQuantized(), FP8: key.fp8},
 	})
 	if err != nil {
 		b.t.Fatal(err)
@@ -196,21 +196,23 @@ func (b *expertsBench) compare(w device.Weight, what string, shape [2]int, slots
 	return now, before
 }
 
-// TestExpertsFP8 compares products of experts in 8-bit floats with those of the same blocks in bfloat16, of slots and of rows of tokens.
+// TestExpertsFP8 compares products of experts in 8-bit floats with those of the same blocks in bfloat16, of slots and
+// of rows of tokens.
 func TestExpertsFP8(t *testing.T) {
 	d := open(t, cuda.Options{})
 	defer d.Close()
 	b := expertsBench{t: t, d: d, s: d.NewStream().(*cuda.Stream), made: map[made]device.Weight{}}
 	for _, b.m = range []expertsModel{
-		{name: "small", experts: 8, active: 2, wide: 768, hidden: 2048, types: []tensor.DType{tensor.Q4_K, tensor.Q6_K, tensor.MXFP4}},
-		{name: "wide", experts: 32, active: 4, wide: 2880, hidden: 2880, types: []tensor.DType{tensor.MXFP4}},
+		{"small", 8, 2, 768, 2048, []tensor.DType{tensor.Q4_K, tensor.Q6_K, tensor.MXFP4}, 0},
+		{"wide", 32, 4, 2880, 2880, []tensor.DType{tensor.MXFP4}, 0},
 	} {
 		for _, kind := range b.m.types {
 			b.compareFP8(kind)
 		}
 	}
 	_, err := d.Weight(device.WeightSpec{
-		Name: "w", Component: device.TeacherWeights, Parts: []device.Source{inBlocks(t, tensor.BF16, 4*64, 256)}, Experts: 4, Form: device.Form{FP8: true},
+		Name: "w", Component: device.TeacherWeights, Parts: []device.Source{inBlocks(t, tensor.BF16, 4*64, 256)},
+		Experts: 4, Form: device.Form{FP8: true},
 	})
 	if f, ok := errors.AsType[*fault.Error](err); !ok || f.ID != "E-CUDA-063" {
 		t.Errorf("experts in bfloat16, products in 8-bit floats: %v, want E-CUDA-063", err)

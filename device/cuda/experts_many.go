@@ -26,8 +26,9 @@ func (d *Device) narrowed(t device.Tensor) kernel.Mat {
 	return kernel.Mat{Rows: t.Rows, Cols: t.Cols, Stride: t.Cols, Type: d.act}
 }
 
-// slotsFrom returns from how many slots on the kernels for many compute products. In 8-bit floats they are not those of the fewer: what 8-bit
-// floats change is judged over short texts, too, so that only products of hardly any slots read the blocks as they are.
+// slotsFrom returns from how many slots on the kernels for many compute products. In 8-bit floats they are not those
+// of the fewer: what 8-bit floats change is judged over short texts, too, so that only products of hardly any slots
+// read the blocks as they are.
 func slotsFrom(fp8 bool, experts int) int {
 	if fp8 {
 		return experts
@@ -85,12 +86,14 @@ func (s *Stream) groupedMany(name string, form kernel.GemmForm, y, x device.Tens
 			case lo == 0:
 				matrices = o.expand(w, e*out, end*out)
 			}
-			kernel.ExpertsSM90(o, form, y, x, kernel.Mat{}, matrices, biasOf(mat(bias), e, end), add, routing(r).Part(e, end), lo)
+			part := routing(r).Part(e, end)
+			kernel.ExpertsSM90(o, form, y, x, kernel.Mat{}, matrices, biasOf(mat(bias), e, end), add, part, lo)
 		})
 	}
 }
 
-// groupedFP8 is GroupedMatMul of many slots in 8-bit floats: rows of x are rounded, and blocks of experts expanded to them.
+// groupedFP8 is GroupedMatMul of many slots in 8-bit floats: rows of x are rounded, and blocks of experts expanded to
+// them.
 func (s *Stream) groupedFP8(y, x device.Tensor, w *weight, bias device.Tensor, r device.Routing) {
 	if !s.expandsHere(w) {
 		return
@@ -109,8 +112,8 @@ func (s *Stream) groupedFP8(y, x device.Tensor, w *weight, bias device.Tensor, r
 	}
 }
 
-// expertsFP8 adds to the operation the products of slots, from number `first` on, with the experts' matrices w, as many at a time as can be expanded.
-// For rows see kernel.ExpertsE4M3.
+// expertsFP8 adds to the operation the products of slots, from number `first` on, with the experts' matrices w, as
+// many at a time as can be expanded. For rows see kernel.ExpertsE4M3.
 func (o *operation) expertsFP8(
 	y device.Tensor, x kernel.Bytes, scale, rows kernel.Mat, w *weight, bias device.Tensor, r device.Routing, first int,
 ) {
@@ -137,14 +140,15 @@ func (o *operation) expertsMany(y, x device.Tensor, rows kernel.Mat, w *weight, 
 			matrices = o.expand(w, e*out, end*out)
 		}
 		o.dev.counts.products.Add(1)
-		kernel.ExpertsSM90(o, kernel.GemmNT, mat(y), mat(x), rows, matrices, biasOf(mat(bias), e, end), false, routing(r).Part(e, end), 0)
+		part := routing(r).Part(e, end)
+		kernel.ExpertsSM90(o, kernel.GemmNT, mat(y), mat(x), rows, matrices, biasOf(mat(bias), e, end), false, part, 0)
 	}
 }
 
 var _ device.ExpertGater = (*Stream)(nil)
 
-// GateExperts takes rows of tokens on their way to the products of many slots, where both matrices are multiplied in the same way: see
-// device.ExpertGater.
+// GateExperts takes rows of tokens on their way to the products of many slots, where both matrices are multiplied in
+// the same way: see device.ExpertGater.
 func (s *Stream) GateExperts(glu, gateUp, y device.Tensor, e device.ExpertNets, r device.Routing) bool {
 	device.CheckGateExperts(glu, gateUp, y, e, r)
 	f, slots := glu.Cols, y
@@ -152,8 +156,9 @@ func (s *Stream) GateExperts(glu, gateUp, y device.Tensor, e device.ExpertNets, 
 	gate, up := e.Gate.(*weight), e.Up.(*weight)
 	low := gate.fp8 != nil
 	for _, m := range []*weight{gate, up} {
-		if m.host != nil || (m.fp8 != nil) != low || y.DType != tensor.BF16 || !s.dev.manySlots(gateUp.ColRange(0, f), slots, m, r) ||
-			low && fp8Piece(y.Rows, y.Cols) < y.Rows || m.parts != nil && !s.expandsHere(m) {
+		served := y.DType == tensor.BF16 && m.host == nil && s.dev.manySlots(gateUp.ColRange(0, f), slots, m, r)
+		served = served && (m.fp8 != nil) == low && (!low || fp8Piece(y.Rows, y.Cols) >= y.Rows)
+		if !served || m.parts != nil && !s.expandsHere(m) {
 			return false
 		}
 	}

@@ -262,8 +262,8 @@ func TestFewSlotsPlanned(t *testing.T) {
 	}
 }
 
-// TestGateExperts: gate, up and their unit, of rows of tokens that are taken on the way, have the bits of copies for each slot; with few slots, and
-// without the kernels for many, nothing is done.
+// TestGateExperts: gate, up and their unit, of rows of tokens that are taken on the way, have the bits of copies for
+// each slot; with few slots, and without the kernels for many, nothing is done.
 func TestGateExperts(t *testing.T) {
 	d := hopper(t, cuda.Options{})
 	defer d.Close()
@@ -282,7 +282,8 @@ func TestGateExperts(t *testing.T) {
 		if form.Blocks {
 			source = m.source
 		}
-		e := device.ExpertNets{Gate: m.weight(t, d, source, form), Up: m.weight(t, d, m.source, form), GateBias: bias, Act: device.SiLU}
+		gate, up := m.weight(t, d, source, form), m.weight(t, d, m.source, form)
+		e := device.ExpertNets{Gate: gate, Up: up, GateBias: bias, Act: device.SiLU}
 		gateUp, glu := temp(tensor.BF16, slots, 2*m.out), temp(tensor.BF16, slots, m.out)
 		if !s.(device.ExpertGater).GateExperts(glu, gateUp, y, e, r) {
 			t.Fatal("GateExperts has done nothing")

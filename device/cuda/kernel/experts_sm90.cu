@@ -1,13 +1,14 @@
-// Products of experts on compute capability 9.0, of many slots, in bfloat16 and in e4m3, and in bfloat16 the gradients of their matrices. See
-// experts_sm90.go.
+// Products of experts on compute capability 9.0, of many slots, in bfloat16 and in e4m3, and in bfloat16 the gradients
+// of their matrices. See experts_sm90.go.
 //
-// A block takes tile after tile of c, 256 rows by 192 columns. One warpgroup only fetches: per stage, 128 bytes of the inner dimension, 32 KiB
-// of a and 24 KiB of b, ahead of what is multiplied, across tiles, too. Two multiply, two units of 64 rows each, and write while the next tile is
-// fetched. In a stage, an operand whose rows are rows of c (columns, for b) is rows of 128 bytes; one whose rows are inner positions is panels of
-// 64 columns, each 64 rows of 128 bytes. The 16-byte chunk c of row r stands at chunk c ^ (r mod 8).
+// A block takes tile after tile of c, 256 rows by 192 columns. One warpgroup only fetches: per stage, 128 bytes of the
+// inner dimension, 32 KiB of a and 24 KiB of b, ahead of what is multiplied, across tiles, too. Two multiply, two
+// units of 64 rows each, and write while the next tile is fetched. In a stage, an operand whose rows are rows of c
+// (columns, for b) is rows of 128 bytes; one whose rows are inner positions is panels of 64 columns, each 64 rows of
+// 128 bytes. The 16-byte chunk c of row r stands at chunk c ^ (r mod 8).
 //
-// What lies outside an operand comes as zeros: slots of the next expert, above all, which are neighbours. A unit whose rows have no
-// slots is not multiplied.
+// Inner positions outside an operand come as zeros: slots of the next expert, above all, where sums run over slots.
+// Rows outside come as zeros or not at all. A unit whose rows have no slots is not multiplied.
 //apr:module target=sm_90a types=bf16 roles=optional emulated=yes
 #include "experts.cuh"
 
@@ -87,8 +88,8 @@ APR_DEVICE void commit_products() {}
         product FURTHER(sa, sb) product FURTHER(sa, sb) product FURTHER(sa, sb) product "}" \
         : CHANGES_96(d) : "l"(a), "l"(b), "r"(more) : "memory")
 
-// multiply starts d (+)= a·b of a stage, whose operands have rows of c or, where not AK or BK, of inner positions. An instruction multiplies
-// 32 bytes of a row, or 16 rows.
+// multiply starts d (+)= a·b of a stage, whose operands have rows of c or, where not AK or BK, of inner positions. An
+// instruction multiplies 32 bytes of a row, or 16 rows.
 template <class TYPE, bool AK, bool BK> APR_DEVICE void multiply(float (&d)[SUMS], u64 a, u64 b, u32 more) {
     if constexpr (TYPE::SCALED) MULTIPLY(PRODUCT_E4M3, 2, 2);
     else if constexpr (AK && BK) MULTIPLY(PRODUCT_BF16(0, 0), 2, 2);
@@ -126,10 +127,12 @@ struct Ring {
     APR_METHOD u32 stage(u32 place) const { return stages + place * STAGE; }
     APR_METHOD u32 full(u32 place) const { return barriers + place * 8; }
     APR_METHOD u32 empty(u32 place) const { return barriers + (STAGES + place) * 8; }
-    APR_METHOD u32 scales(u32 group) const { return barriers + STAGES * 16 + group * (WIDE * 4); } // of a warpgroup's columns, with E4M3
+    // scales is where those of a warpgroup's columns stand, with E4M3.
+    APR_METHOD u32 scales(u32 group) const { return barriers + STAGES * 16 + group * (WIDE * 4); }
 };
 
-// Walk is a block's share of all tiles; SLOTS: rows of c are slots, else the sums run over them. All lanes of a warp take part.
+// Walk is a block's share of all tiles; SLOTS: rows of c are slots, else the sums run over them. All lanes of a warp
+// take part.
 template <class TYPE, bool SLOTS> struct Walk {
     const ExpertArgs &a;
     i32 item, row, col;
@@ -181,9 +184,10 @@ template <class TYPE, bool SLOTS> struct Walk {
     }
 };
 
-// each_64 calls f for every 64th of SIZE rows, of which the tile has `left`, with whether all 64 are there: then a thread, which takes every
-// 16th, asks for nothing more. A warp that fetches has a scheduler for itself, and waits for each of its instructions. Rows that are not there are left out 64
-// at a time, and their memory is left as it was: what is multiplied with it is not written.
+// each_64 calls f for every 64th of SIZE rows, of which the tile has `left`, with whether all 64 are there: then a
+// thread, which takes every 16th, asks for nothing more. A warp that fetches has a scheduler for itself, and waits for
+// each of its instructions. Rows that are not there are left out 64 at a time, and their memory is left as it was:
+// what is multiplied with it is not written.
 struct All { static constexpr bool there = true; };
 struct Some { static constexpr bool there = false; };
 template <int SIZE, class F> APR_DEVICE void each_64(i32 left, F f) {
@@ -269,8 +273,8 @@ template <int N> APR_DEVICE void announce(const Ring &ring, u32 place) {
 template <class TYPE, bool AK, bool TOKENS> struct Left { typedef Source<TYPE, AK, HIGH> Type; };
 template <class TYPE> struct Left<TYPE, true, true> { typedef Tokens<TYPE> Type; };
 
-// fetch_all is what a warpgroup does that only fetches. Two stages are on their way while a third is begun. With TOKENS rows say whose row of a
-// a slot takes.
+// fetch_all is what a warpgroup does that only fetches. Two stages are on their way while a third is begun. With
+// TOKENS rows say whose row of a a slot takes.
 template <class TYPE, bool AK, bool BK, bool TOKENS> APR_DEVICE void fetch_all(const Ring &ring, Walk<TYPE, AK> &walk, const i32 *rows) {
     Places at = {0, 0}, oldest = {0, 0}; // oldest: that is on its way
     u32 pending = 0;
@@ -302,8 +306,8 @@ template <class TYPE, bool AK, bool BK, bool TOKENS> APR_DEVICE void fetch_all(c
 // More is what sums of c in bfloat16 are changed by.
 enum More { NOTHING, BIAS, OLD, SCALES };
 
-// pack_sums returns the sums d[i] and d[i+1] of a thread in bfloat16 after MORE; at is the first's place in c, there whether c has it,
-// scale and scales the factor of its row and the place of those of both columns.
+// pack_sums returns the sums d[i] and d[i+1] of a thread in bfloat16 after MORE; at is the first's place in c, there
+// whether c has it, scale and scales the factor of its row and the place of those of both columns.
 template <More MORE>
 APR_DEVICE u32 pack_sums(const GemmArgs &a, const float (&d)[SUMS], int i, const bf16 *at, i32 col, bool there, float scale, u32 scales) {
     float x = 0, y = 0;
@@ -320,8 +324,8 @@ APR_DEVICE u32 pack_sums(const GemmArgs &a, const float (&d)[SUMS], int i, const
     return MORE == NOTHING ? pack_bf16(d[i], d[i + 1]) : pack_bf16(d[i] + x, d[i + 1] + y);
 }
 
-// write writes a warp's sums, of 16 rows from `row` and 192 columns from `col` on, to c of bfloat16. 64 columns at a time pass through 2 KiB of
-// shared memory, from where 8 lanes write a row.
+// write writes a warp's sums, of 16 rows from `row` and 192 columns from `col` on, to c of bfloat16. 64 columns at a
+// time pass through 2 KiB of shared memory, from where 8 lanes write a row.
 template <More MORE> APR_DEVICE void write(const GemmArgs &a, const float (&d)[SUMS], i32 row, i32 col, u32 staging, const float (&scale)[2], u32 scales) {
     const u32 l = lane(), r = l & 15, chunk = l & 7;
     const u32 from = staging + (l >> 3) * 128 + ((chunk ^ l >> 3) << 4), to = staging + r * 128 + ((l >> 4 ^ (r & 7)) << 4);
@@ -426,7 +430,8 @@ template <class TYPE, bool AK, bool BK> APR_DEVICE void multiply_all(const Ring 
         else last = multiply_tile<TYPE, AK, BK, 0>(ring, at, d, group, deep);
         const GemmArgs g = walk.gemm();
         if (TYPE::SCALED && t < WIDE / 2) store_float2(ring.scales(group) + t * 8, column);
-        if (AK) sync_group(group); // nobody reads the group's rows of the last stage any more: each warp's results pass through a quarter
+        // Then nobody reads the group's rows of the last stage any more: each warp's results pass through a quarter.
+        if (AK) sync_group(group);
         const u32 staging = ring.stage(last) + group * (UNITS * PANEL) + quarter * (UNITS * PANEL / 4);
         UNROLL for (int u = 0; u < UNITS; u++)
             if (u < units) finish<TYPE, AK, BK>(g, d[u], row + u * 64 + (i32)quarter * 16, walk.col, staging, scale[u], ring.scales(group));
@@ -435,7 +440,8 @@ template <class TYPE, bool AK, bool BK> APR_DEVICE void multiply_all(const Ring 
     }
 }
 
-// Grid: as many blocks as run at once. Shared: 1024 bytes to align, the stages, the barriers, with E4M3 the scales of columns.
+// Grid: as many blocks as run at once. Shared: 1024 bytes to align, the stages, the barriers, with E4M3 the scales of
+// columns.
 template <class TYPE, bool AK, bool BK> APR_DEVICE void experts(const ExpertsSm90Args &a) {
     DYNAMIC_SHARED(memory);
     Ring ring;

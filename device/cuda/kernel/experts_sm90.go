@@ -16,9 +16,9 @@ const (
 	expertsSM90Shared = 4*56<<10 + 1<<10 + 64 + 2*4*expertsSM90Wide
 )
 
-// ExpertsSM90Slots returns from how many slots of all experts on the products of compute capability 9.0 are the faster ones: a tile of 256 rows
-// that has fewer than 64 is nearly empty. From there on they are faster, too, where blocks are expanded to bfloat16 first, as measured at the
-// shapes of Qwen3-30B-A3B and gpt-oss 20b.
+// ExpertsSM90Slots returns from how many slots of all experts on the products of compute capability 9.0 are the faster
+// ones: a tile of 256 rows that has fewer than 64 is nearly empty. From there on they are faster, too, where blocks
+// are expanded to bfloat16 first, as measured at the shapes of Qwen3-30B-A3B and gpt-oss 20b.
 func ExpertsSM90Slots(experts int) int { return 64 * experts }
 
 // ExpertsSM90Serves reports whether ExpertsSM90 serves these operands, or with c of float32 ExpertsWeightGradSM90 of a and b, on a device of
@@ -32,9 +32,10 @@ func ExpertsSM90Serves(c, a, b Mat, experts int) bool {
 	return a.Type == tensor.BF16 && b.Type == tensor.BF16 && experts > 0
 }
 
-// ExpertsSM90 computes c[j] = W_e·a[j] (+ bias[e]) (GemmNT) or c[j] (+)= W_eᵀ·a[j] (GemmNN) for the slots j of each expert e on compute capability
-// 9.0: as ExpertsNT and ExpertsNN, of bfloat16 alone, with the matrices w [Experts·out, in] one below the other. With rows
-// (GemmNT only) a has rows of tokens, and slot j takes a[rows[j]]. See ExpertsSM90Serves.
+// ExpertsSM90 computes c[j] = W_e·a[j] (+ bias[e]) (GemmNT) or c[j] (+)= W_eᵀ·a[j] (GemmNN) for the slots j of
+// each expert e on compute capability 9.0: as ExpertsNT and ExpertsNN, of bfloat16 alone, with the matrices w
+// [Experts·out, in] one below the other. With rows (GemmNT only) a has rows of tokens, and slot j takes a[rows[j]].
+// See ExpertsSM90Serves.
 //
 // Every element is the sum in float32 of its products in order of the inner dimension, 16 at a time: the same on any number of
 // multiprocessors, whatever other slots there are.
@@ -117,16 +118,19 @@ func (r Routing) Part(lo, hi int) Routing {
 // ExpertsE4M3Serves reports whether ExpertsE4M3 serves matrices [out, in].
 func ExpertsE4M3Serves(out, in int) bool { return out > 0 && in > 0 && out%8 == 0 && in%16 == 0 }
 
-// ExpertsE4M3 computes c[j] = aScale[j]·(W_e·a[j])∘wScale[e] (+ bias[e]) for the slots j of each expert e on compute capability 9.0, with a and w of
-// e4m3 numbers, w [Experts·out, in] one below the other, scales of their rows [n,1] of float32, and c of bfloat16. For rows see ExpertsSM90.
+// ExpertsE4M3 computes c[j] = aScale[j]·(W_e·a[j])∘wScale[e] (+ bias[e]) for the slots j of each expert e on
+// compute capability 9.0, with a and w of e4m3 numbers, w [Experts·out, in] one below the other, scales of their rows
+// [n,1] of float32, and c of bfloat16. For rows see ExpertsSM90.
 //
-// Every element is the sum of its products in order of the inner dimension, 32 at a time, as exact as tensor cores sum e4m3 numbers.
+// Every element is the sum of its products in order of the inner dimension, 32 at a time, as exact as tensor cores sum
+// e4m3 numbers.
 //
 // Bytes moved per element of c: 2; a, and the matrices of experts that have slots, 1 an element.
 func ExpertsE4M3(q Queue, c Mat, a Bytes, aScale, rows Mat, w Bytes, wScale, bias Mat, r Routing, first int) {
 	out, in := w.Rows/max(1, r.Experts), w.Cols
 	need(ExpertsE4M3Serves(out, in) && c.Type == tensor.BF16 && rowsAt(c, 16), "ExpertsE4M3", "operands it does not serve")
-	need(a.Cols == in && c.Cols == out && takes(c, a.Rows, rows) && w.Rows == r.Experts*out, "ExpertsE4M3", "shapes differ")
+	shapes := a.Cols == in && c.Cols == out && takes(c, a.Rows, rows) && w.Rows == r.Experts*out
+	need(shapes, "ExpertsE4M3", "shapes differ")
 	for _, b := range []Bytes{a, w} {
 		need(b.Ptr%16 == 0 && b.Stride%16 == 0, "ExpertsE4M3", "alignment")
 	}

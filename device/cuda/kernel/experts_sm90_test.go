@@ -73,7 +73,9 @@ func checkSM90(t *testing.T, l *lab, s split, out, in int) {
 	for _, e := range [][2]int{{0, middle}, {middle, experts}} {
 		b := bt.rows(e[0], e[1])
 		for _, window := range [][2]int{{0, half}, {half, slots}} {
-			ExpertsSM90(l.op(), GemmNT, slabs.rows(window[0], window[1]), xt.rows(window[0], window[1]), Mat{}, wt.rows(e[0]*out, e[1]*out), b, false, r.Part(e[0], e[1]), window[0])
+			lo, hi := window[0], window[1]
+			matrices, part := wt.rows(e[0]*out, e[1]*out), r.Part(e[0], e[1])
+			ExpertsSM90(l.op(), GemmNT, slabs.rows(lo, hi), xt.rows(lo, hi), Mat{}, matrices, b, false, part, lo)
 		}
 	}
 	if !bytes.Equal(l.bytes(slabs), l.bytes(y)) {
