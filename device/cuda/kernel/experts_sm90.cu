@@ -273,8 +273,9 @@ template <int N> APR_DEVICE void announce(const Ring &ring, u32 place) {
 template <class TYPE, bool AK, bool TOKENS> struct Left { typedef Source<TYPE, AK, HIGH> Type; };
 template <class TYPE> struct Left<TYPE, true, true> { typedef Tokens<TYPE> Type; };
 
-// fetch_all is what a warpgroup does that only fetches. Two stages are on their way while a third is begun. With
-// TOKENS rows say whose row of a a slot takes.
+// fetch_all is what a warpgroup does that only fetches. A stage is on its way while the next is begun; of the other two
+// one is multiplied, and one free as soon as its products are complete: with two on their way, each stage would wait for
+// the one before. With TOKENS rows say whose row of a a slot takes.
 template <class TYPE, bool AK, bool BK, bool TOKENS> APR_DEVICE void fetch_all(const Ring &ring, Walk<TYPE, AK> &walk, const i32 *rows) {
     Places at = {0, 0}, oldest = {0, 0}; // oldest: that is on its way
     u32 pending = 0;
@@ -292,11 +293,11 @@ template <class TYPE, bool AK, bool BK, bool TOKENS> APR_DEVICE void fetch_all(c
             right.fetch(ring.stage(at.at) + LEFT);
             copy_async_commit();
             at.next(0, STAGES);
-            if (pending < 2) {
+            if (pending < 1) {
                 pending++;
                 continue;
             }
-            announce<2>(ring, oldest.at);
+            announce<1>(ring, oldest.at);
             oldest.next(0, STAGES);
         }
     }
