@@ -85,14 +85,7 @@ func sequence(r *dry.Record, micros int) (all []dry.Op) {
 	}
 	var turns []turn
 	for _, c := range r.Ops {
-		if c.Kind.Grouped() {
-			for i, o := range experts(c.Op) {
-				for t := range c.Times {
-					turns = append(turns, turn{o, (float64(t) + (float64(i)+0.5)/float64(c.Experts)) / float64(c.Times)})
-				}
-			}
-			continue
-		}
+		c.Op = dense(c.Op)
 		if !c.IsProduct() || c.M == 0 || c.N == 0 {
 			continue
 		}
@@ -114,24 +107,18 @@ func sequence(r *dry.Record, micros int) (all []dry.Op) {
 	return all
 }
 
-// experts returns a product of experts as one product for each that has rows, the rows dealt out evenly: the least that any
-// split of them costs.
-func experts(o dry.Op) (all []dry.Op) {
-	slots := &o.M
+// dense returns a product of experts as one product of all rows with one matrix: kernels of single experts would leave
+// most of a device without work, and no split of the rows is faster than none.
+func dense(o dry.Op) dry.Op {
 	switch o.Kind {
 	case device.OpGroupedMatMul:
 		o.Kind = device.OpMatMul
 	case device.OpGroupedInputGrad:
 		o.Kind = device.OpMatMulInputGrad
 	case device.OpGroupedWeightGrad:
-		o.Kind, slots = device.OpMatMulWeightGrad, &o.K
+		o.Kind = device.OpMatMulWeightGrad
 	}
-	for e, n := 0, *slots; e < o.Experts; e++ {
-		if *slots = n*(e+1)/o.Experts - n*e/o.Experts; *slots > 0 {
-			all = append(all, o)
-		}
-	}
-	return all
+	return o
 }
 
 // areas are the memory of operands: products take turns in it.

@@ -224,29 +224,17 @@ func TestMeasureRounds(t *testing.T) {
 	}
 }
 
-// The products of experts are those of each with rows, the rows dealt out evenly.
-func TestExperts(t *testing.T) {
+// A product of experts is one product of all their rows, of as many operations.
+func TestDense(t *testing.T) {
 	for kind, want := range map[device.Op]device.Op{
-		device.OpGroupedMatMul: device.OpMatMul, device.OpGroupedInputGrad: device.OpMatMulInputGrad, device.OpGroupedWeightGrad: device.OpMatMulWeightGrad,
+		device.OpGroupedMatMul: device.OpMatMul, device.OpGroupedInputGrad: device.OpMatMulInputGrad,
+		device.OpGroupedWeightGrad: device.OpMatMulWeightGrad, device.OpMatMul: device.OpMatMul,
 	} {
-		for slots, sizes := range map[int][]int{10: {2, 3, 2, 3}, 2: {1, 1}, 0: nil} {
-			o := dry.Op{Kind: kind, M: slots, N: 8, K: 16, Experts: 4}
-			rows := func(o dry.Op) int { return o.M }
-			if want == device.OpMatMulWeightGrad {
-				o.M, o.K = 16, slots
-				rows = func(o dry.Op) int { return o.K }
-			}
-			all := experts(o)
-			var got []int
-			for _, p := range all {
-				got = append(got, rows(p))
-				if p.Kind != want {
-					t.Errorf("%v became %v, want %v", kind, p.Kind, want)
-				}
-			}
-			if !slices.Equal(got, sizes) || flops(all) != flops([]dry.Op{o}) {
-				t.Errorf("%v of %d slots has rows %v, want %v; %v operations, want %v", kind, slots, got, sizes, flops(all), flops([]dry.Op{o}))
-			}
+		o := dry.Op{Kind: kind, M: 10, N: 8, K: 16, Experts: 4}
+		got := dense(o)
+		o.Kind = want
+		if got != o {
+			t.Errorf("%v became %+v, want %+v", kind, got, o)
 		}
 	}
 }
