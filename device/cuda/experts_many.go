@@ -68,27 +68,41 @@ func (d *Device) manySlotsPlanned(o dry.Op) bool {
 }
 
 // groupedMany multiplies the slots of each expert with its matrix.
-func (s *Stream) groupedMany(name string, form kernel.GemmForm, y, x device.Tensor, w *weight, bias device.Tensor, add bool, r device.Routing) {
+func (s *Stream) groupedMany(
+	name string, form kernel.GemmForm, y, x device.Tensor, w *weight, bias device.Tensor, add bool, r device.Routing,
+) {
+	if w.parts != nil && !s.expandsHere(w) {
+		return
+	}
+	s.eachNarrow(x, func(lo, hi int) {
+		y, x := y.RowRange(lo, hi), x.RowRange(lo, hi)
+		if o := s.begin(name, y, x, w.t, bias, r.Starts); o != nil {
+			o.sized(x.Rows, y.Cols, x.Cols, r.Experts)
+			o.expertsMany(form, y, o.narrow(x), kernel.Mat{}, w, bias, add, r, lo)
+			o.end()
+		}
+	})
+}
+
+// expertsMany adds to the operation the products of slots, from number `first` on, with the experts' matrices w, as many
+// of them at a time as can be expanded. For rows see kernel.ExpertsSM90.
+func (o *operation) expertsMany(
+	form kernel.GemmForm, y device.Tensor, x, rows kernel.Mat, w *weight, bias device.Tensor, add bool, r device.Routing,
+	first int,
+) {
 	step, out := r.Experts, w.t.Rows/r.Experts
 	if w.parts != nil {
-		if !s.expandsHere(w) {
-			return
-		}
-		step = slabExperts(r.Experts, int64(out)*s.dev.act.RowBytes(w.t.Cols), s.dev.expansion.Load().bytes)
+		step = slabExperts(r.Experts, int64(out)*o.dev.act.RowBytes(w.t.Cols), o.dev.expansion.Load().bytes)
 	}
 	for e := 0; e < r.Experts; e += step {
 		end := min(e+step, r.Experts)
-		var matrices kernel.Mat
-		s.groupedProduct(name, y, x, w, bias, r, func(o *operation, y, x kernel.Mat, lo int) {
-			switch {
-			case w.parts == nil:
-				matrices = mat(w.t)
-			case lo == 0:
-				matrices = o.expand(w, e*out, end*out)
-			}
-			part := routing(r).Part(e, end)
-			kernel.ExpertsSM90(o, form, y, x, kernel.Mat{}, matrices, biasOf(mat(bias), e, end), add, part, lo)
-		})
+		matrices := mat(w.t)
+		if w.parts != nil {
+			matrices = o.expand(w, e*out, end*out)
+		}
+		o.dev.counts.products.Add(1)
+		part := routing(r).Part(e, end)
+		kernel.ExpertsSM90(o, form, mat(y), x, rows, matrices, biasOf(mat(bias), e, end), add, part, first)
 	}
 }
 
@@ -112,8 +126,7 @@ func (s *Stream) groupedFP8(y, x device.Tensor, w *weight, bias device.Tensor, r
 	}
 }
 
-// expertsFP8 adds to the operation the products of slots, from number `first` on, with the experts' matrices w, as
-// many at a time as can be expanded. For rows see kernel.ExpertsE4M3.
+// expertsFP8 is expertsMany of GroupedMatMul in 8-bit floats.
 func (o *operation) expertsFP8(
 	y device.Tensor, x kernel.Bytes, scale, rows kernel.Mat, w *weight, bias device.Tensor, r device.Routing, first int,
 ) {
@@ -124,24 +137,6 @@ func (o *operation) expertsFP8(
 		w8, sw := o.expandFP8(w, e*out, end*out), rowsOf(w.fp8.scale, e*out, end*out)
 		o.dev.counts.products.Add(1)
 		kernel.ExpertsE4M3(o, mat(y), x, scale, rows, w8, sw, biasOf(mat(bias), e, end), routing(r).Part(e, end), first)
-	}
-}
-
-// expertsMany is expertsFP8 in bfloat16.
-func (o *operation) expertsMany(y, x device.Tensor, rows kernel.Mat, w *weight, bias device.Tensor, r device.Routing) {
-	step, out := r.Experts, w.t.Rows/r.Experts
-	if w.parts != nil {
-		step = slabExperts(r.Experts, int64(out)*o.dev.act.RowBytes(w.t.Cols), o.dev.expansion.Load().bytes)
-	}
-	for e := 0; e < r.Experts; e += step {
-		end := min(e+step, r.Experts)
-		matrices := mat(w.t)
-		if w.parts != nil {
-			matrices = o.expand(w, e*out, end*out)
-		}
-		o.dev.counts.products.Add(1)
-		part := routing(r).Part(e, end)
-		kernel.ExpertsSM90(o, kernel.GemmNT, mat(y), mat(x), rows, matrices, biasOf(mat(bias), e, end), false, part, 0)
 	}
 }
 
@@ -177,27 +172,12 @@ func (s *Stream) GateExperts(glu, gateUp, y device.Tensor, e device.ExpertNets, 
 		if low {
 			o.expertsFP8(half, x8, scale, mat(r.Rows), m, bias, r, 0)
 		} else {
-			o.expertsMany(half, y, mat(r.Rows), m, bias, r)
+			o.expertsMany(kernel.GemmNT, half, mat(y), mat(r.Rows), m, bias, false, r, 0)
 		}
 	}
 	o.end()
 	s.GLU(glu, gateUp, e.Act)
 	return true
-}
-
-// groupedProduct makes operations of as many slots of x as are narrowed at a time; multiply adds to one what slots from lo on need.
-func (s *Stream) groupedProduct(
-	name string, y, x device.Tensor, w *weight, bias device.Tensor, r device.Routing, multiply func(o *operation, y, x kernel.Mat, lo int),
-) {
-	s.eachNarrow(x, func(lo, hi int) {
-		y, x := y.RowRange(lo, hi), x.RowRange(lo, hi)
-		if o := s.begin(name, y, x, w.t, bias, r.Starts); o != nil {
-			o.sized(x.Rows, y.Cols, x.Cols, r.Experts)
-			s.dev.counts.products.Add(1)
-			multiply(o, mat(y), o.narrow(x), lo)
-			o.end()
-		}
-	})
 }
 
 // slabExperts returns of how many experts the matrices, of so many bytes each, are expanded at a time into size bytes: all, or about equal shares.
