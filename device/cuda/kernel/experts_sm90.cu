@@ -1,7 +1,7 @@
 // Products of experts on compute capability 9.0, of many slots, in bfloat16 and in e4m3, and in bfloat16 the gradients
 // of their matrices. See experts_sm90.go.
 //
-// A block takes tile after tile of c, 256 rows by 192 columns. One warpgroup only fetches: per stage, 128 bytes of the
+// A block takes tile after tile of c, 256 rows by 256 columns. One warpgroup only fetches: per stage, 128 bytes of the
 // inner dimension, 32 KiB of a and 24 KiB of b, ahead of what is multiplied, across tiles, too. Two multiply, two
 // units of 64 rows each, and write while the next tile is fetched. In a stage, an operand whose rows are rows of c
 // (columns, for b) is rows of 128 bytes; one whose rows are inner positions is panels of 64 columns, each 64 rows of
@@ -16,9 +16,9 @@
 #include "attention_hopper.cuh"
 
 #define WARPGROUP 128 // threads
-#define HIGH 256      // a tile of c
-#define WIDE 192
-#define UNITS 2 // of 64 rows, a warpgroup
+#define HIGH 128      // a tile of c
+#define WIDE 256
+#define UNITS 1 // of 64 rows, a warpgroup
 #define SUMS (WIDE / 2) // of a unit, a thread
 #define LEFT (HIGH * 128)
 #define STAGE (LEFT + WIDE * 128)
@@ -75,18 +75,14 @@ template <int N> APR_DEVICE void wait_units(float (&)[UNITS][SUMS]) { apr_host::
 APR_DEVICE void commit_products() {}
 #else
 
-#define REGISTERS_96 REGISTERS_64 "," \
-    "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79," \
-    "%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
-#define CHANGES_96(x) CHANGES_64(x), SIXTEEN("+f", x, 64), SIXTEEN("+f", x, 80)
-#define PRODUCT_BF16(ta, tb) "wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 {" REGISTERS_96 "}, a, b, more, 1, 1, " #ta ", " #tb ";\n"
-#define PRODUCT_E4M3 "wgmma.mma_async.sync.aligned.m64n192k32.f32.e4m3.e4m3 {" REGISTERS_96 "}, a, b, more, 1, 1;\n"
+#define PRODUCT_BF16(ta, tb) "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" REGISTERS_128 "}, a, b, more, 1, 1, " #ta ", " #tb ";\n"
+#define PRODUCT_E4M3 "wgmma.mma_async.sync.aligned.m64n256k32.f32.e4m3.e4m3 {" REGISTERS_128 "}, a, b, more, 1, 1;\n"
 #define FURTHER(sa, sb) "add.s64 a, a, " #sa "; add.s64 b, b, " #sb "; mov.pred more, on;\n"
 #define MULTIPLY(product, sa, sb) \
-    asm volatile("{ .reg .pred on, more; .reg .b64 a, b; setp.eq.b32 on, 0, 0; setp.ne.b32 more, %98, 0;\n" \
-        "mov.b64 a, %96; mov.b64 b, %97;\n" \
+    asm volatile("{ .reg .pred on, more; .reg .b64 a, b; setp.eq.b32 on, 0, 0; setp.ne.b32 more, %130, 0;\n" \
+        "mov.b64 a, %128; mov.b64 b, %129;\n" \
         product FURTHER(sa, sb) product FURTHER(sa, sb) product FURTHER(sa, sb) product "}" \
-        : CHANGES_96(d) : "l"(a), "l"(b), "r"(more) : "memory")
+        : CHANGES_128(d) : "l"(a), "l"(b), "r"(more) : "memory")
 
 // multiply starts d (+)= a·b of a stage, whose operands have rows of c or, where not AK or BK, of inner positions. An
 // instruction multiplies 32 bytes of a row, or 16 rows.
@@ -103,15 +99,13 @@ APR_DEVICE f32x2 load_floats(u32 at) {
     return f32x2{x, y};
 }
 APR_DEVICE void begin_products(float (&d)[UNITS][SUMS]) {
-    asm volatile("wgmma.fence.sync.aligned;" : CHANGES_96(d[0]) : : "memory");
-    asm volatile("" : CHANGES_96(d[1]) : : "memory");
+    asm volatile("wgmma.fence.sync.aligned;" : CHANGES_128(d[0]) : : "memory");
 }
 APR_DEVICE void sync_group(u32 group) { asm volatile("bar.sync %0, 128;" : : "r"(1 + group) : "memory"); }
 APR_DEVICE void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" : : : "memory"); }
 // wait_units<N> is wait_products<N> for all units.
 template <int N> APR_DEVICE void wait_units(float (&d)[UNITS][SUMS]) {
-    asm volatile("wgmma.wait_group.sync.aligned %96;" : CHANGES_96(d[0]) : "n"(N) : "memory");
-    asm volatile("" : CHANGES_96(d[1]) : : "memory");
+    asm volatile("wgmma.wait_group.sync.aligned %128;" : CHANGES_128(d[0]) : "n"(N) : "memory");
 }
 #endif
 
@@ -325,7 +319,7 @@ APR_DEVICE u32 pack_sums(const GemmArgs &a, const float (&d)[SUMS], int i, const
     return MORE == NOTHING ? pack_bf16(d[i], d[i + 1]) : pack_bf16(d[i] + x, d[i + 1] + y);
 }
 
-// write writes a warp's sums, of 16 rows from `row` and 192 columns from `col` on, to c of bfloat16. 64 columns at a
+// write writes a warp's sums, of 16 rows from `row` and 256 columns from `col` on, to c of bfloat16. 64 columns at a
 // time pass through 2 KiB of shared memory, from where 8 lanes write a row.
 template <More MORE> APR_DEVICE void write(const GemmArgs &a, const float (&d)[SUMS], i32 row, i32 col, u32 staging, const float (&scale)[2], u32 scales) {
     const u32 l = lane(), r = l & 15, chunk = l & 7;
@@ -335,7 +329,7 @@ template <More MORE> APR_DEVICE void write(const GemmArgs &a, const float (&d)[S
     const i32 mine = row + (i32)(l >> 2), pair = (i32)(l & 3) * 2;
     const bf16 *old = (const bf16 *)a.c + mine * a.ldc + col + pair;
     UNROLL for (int j = 0; j < SUMS; j += 32) {
-        const u32 half = j / 32 % 2 * 2048;
+        const u32 half = 0;
         UNROLL for (int i = 0; i < 32; i += 8) { // 16 columns
             u32 w[4];
             UNROLL for (int q = 0; q < 4; q++) {
@@ -350,8 +344,8 @@ template <More MORE> APR_DEVICE void write(const GemmArgs &a, const float (&d)[S
             const u32x4 v = load_shared16((from ^ (i & 4) * 16) + half + i * 128);
             if (i < rows && 2 * j < cols) store16(p + i * a.ldc + 2 * j, v);
         }
+        sync_warp(); // before others are written there
     }
-    sync_warp(); // before others are written there
 }
 
 // write_floats is write to c of float.
@@ -456,11 +450,11 @@ template <class TYPE, bool AK, bool BK> APR_DEVICE void experts(const ExpertsSm9
     sync_block();
     Walk<TYPE, AK> walk(a.experts);
     if (thread() < WARPGROUP) {
-        shrink_registers<40>();
+        shrink_registers<56>();
         if (AK && BK && a.rows) fetch_all<TYPE, AK, BK, AK && BK>(ring, walk, a.rows);
         else fetch_all<TYPE, AK, BK, false>(ring, walk, nullptr);
     } else {
-        grow_registers<232>();
+        grow_registers<224>();
         multiply_all<TYPE, AK, BK>(ring, walk, a);
     }
 }

@@ -10,10 +10,10 @@ import (
 const ExpertsSM90Module = "experts_sm90"
 
 const (
-	expertsSM90High, expertsSM90Wide = 256, 192 // a tile of c
+	expertsSM90High, expertsSM90Wide = 128, 256 // a tile of c
 	expertsSM90Threads               = 384
 	// expertsSM90Shared is what stages, their alignment, barriers and scales of columns take: 4 stages of 56 KiB.
-	expertsSM90Shared = 4*56<<10 + 1<<10 + 64 + 2*4*expertsSM90Wide
+	expertsSM90Shared = 4*48<<10 + 1<<10 + 64 + 2*4*expertsSM90Wide
 )
 
 // ExpertsSM90Slots returns from how many slots of all experts on the products of compute capability 9.0 are the faster
