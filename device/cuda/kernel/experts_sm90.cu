@@ -1,14 +1,15 @@
 // Products of experts on compute capability 9.0, of many slots, in bfloat16 and in e4m3, and in bfloat16 the gradients
 // of their matrices. See experts_sm90.go.
 //
-// A block takes tile after tile of c, 256 rows by 256 columns. One warpgroup only fetches: per stage, 128 bytes of the
-// inner dimension, 32 KiB of a and 24 KiB of b, ahead of what is multiplied, across tiles, too. Two multiply, two
-// units of 64 rows each, and write while the next tile is fetched. In a stage, an operand whose rows are rows of c
-// (columns, for b) is rows of 128 bytes; one whose rows are inner positions is panels of 64 columns, each 64 rows of
-// 128 bytes. The 16-byte chunk c of row r stands at chunk c ^ (r mod 8).
+// A block takes tile after tile of c, 128 rows by 256 columns. One warpgroup only fetches: per stage, 128 bytes of the
+// inner dimension, 16 KiB of a and 32 KiB of b, ahead of what is multiplied, across tiles, too. Two multiply, 64 rows
+// each, and write while the next tile is fetched. In a stage, an operand whose rows are rows of c (columns, for b) is
+// rows of 128 bytes; one whose rows are inner positions is panels of 64 columns, each 64 rows of 128 bytes. The 16-byte
+// chunk c of row r stands at chunk c ^ (r mod 8).
 //
 // Inner positions outside an operand come as zeros: slots of the next expert, above all, where sums run over slots.
-// Rows outside come as zeros or not at all. A unit whose rows have no slots is not multiplied.
+// Rows outside come as zeros or not at all. Of a tile whose second half has no slots the second warpgroup multiplies
+// nothing.
 //apr:module target=sm_90a types=bf16 roles=optional emulated=yes
 #include "experts.cuh"
 
@@ -18,8 +19,7 @@
 #define WARPGROUP 128 // threads
 #define HIGH 128      // a tile of c
 #define WIDE 256
-#define UNITS 1 // of 64 rows, a warpgroup
-#define SUMS (WIDE / 2) // of a unit, a thread
+#define SUMS (WIDE / 2) // of a thread
 #define LEFT (HIGH * 128)
 #define STAGE (LEFT + WIDE * 128)
 #define STAGES 4
@@ -70,8 +70,7 @@ template <class TYPE, bool AK, bool BK> APR_DEVICE void multiply(float (&d)[SUMS
     apr_host::sync_warp();
 }
 APR_DEVICE void store_float2(u32 at, f32x2 v) { *(f32x2 *)shared_at(at) = v; }
-APR_DEVICE void begin_products(float (&)[UNITS][SUMS]) {}
-template <int N> APR_DEVICE void wait_units(float (&)[UNITS][SUMS]) { apr_host::sync_warp(); }
+APR_DEVICE void begin_products(float (&)[SUMS]) {}
 APR_DEVICE void commit_products() {}
 #else
 
@@ -98,15 +97,9 @@ APR_DEVICE f32x2 load_floats(u32 at) {
     asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];" : "=f"(x), "=f"(y) : "r"(at) : "memory");
     return f32x2{x, y};
 }
-APR_DEVICE void begin_products(float (&d)[UNITS][SUMS]) {
-    asm volatile("wgmma.fence.sync.aligned;" : CHANGES_128(d[0]) : : "memory");
-}
+APR_DEVICE void begin_products(float (&d)[SUMS]) { asm volatile("wgmma.fence.sync.aligned;" : CHANGES_128(d) : : "memory"); }
 APR_DEVICE void sync_group(u32 group) { asm volatile("bar.sync %0, 128;" : : "r"(1 + group) : "memory"); }
 APR_DEVICE void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" : : : "memory"); }
-// wait_units<N> is wait_products<N> for all units.
-template <int N> APR_DEVICE void wait_units(float (&d)[UNITS][SUMS]) {
-    asm volatile("wgmma.wait_group.sync.aligned %128;" : CHANGES_128(d[0]) : "n"(N) : "memory");
-}
 #endif
 
 // Ring is the stages in shared memory, each with a barrier `full` and a barrier `empty`.
@@ -329,7 +322,6 @@ template <More MORE> APR_DEVICE void write(const GemmArgs &a, const float (&d)[S
     const i32 mine = row + (i32)(l >> 2), pair = (i32)(l & 3) * 2;
     const bf16 *old = (const bf16 *)a.c + mine * a.ldc + col + pair;
     UNROLL for (int j = 0; j < SUMS; j += 32) {
-        const u32 half = 0;
         UNROLL for (int i = 0; i < 32; i += 8) { // 16 columns
             u32 w[4];
             UNROLL for (int q = 0; q < 4; q++) {
@@ -337,11 +329,11 @@ template <More MORE> APR_DEVICE void write(const GemmArgs &a, const float (&d)[S
                 w[q] = pack_sums<MORE>(a, d, j + i + q / 2 * 4 + q % 2 * 2, old + q % 2 * 8 * a.ldc + c, col + pair + c, mine + q % 2 * 8 < a.m,
                     scale[q % 2], scales + (pair + c) * 4);
             }
-            store_matrices((to ^ i * 4) + half, w[0], w[1], w[2], w[3]);
+            store_matrices(to ^ i * 4, w[0], w[1], w[2], w[3]);
         }
         sync_warp();
         UNROLL for (int i = 0; i < 16; i += 4) {
-            const u32x4 v = load_shared16((from ^ (i & 4) * 16) + half + i * 128);
+            const u32x4 v = load_shared16((from ^ (i & 4) * 16) + i * 128);
             if (i < rows && 2 * j < cols) store16(p + i * a.ldc + 2 * j, v);
         }
         sync_warp(); // before others are written there
@@ -365,7 +357,7 @@ APR_DEVICE void write_floats(const GemmArgs &a, const float (&d)[SUMS], i32 row,
     }
 }
 
-// finish writes a warp's sums of a unit.
+// finish writes a warp's sums.
 template <class TYPE, bool AK, bool BK>
 APR_DEVICE void finish(const GemmArgs &g, const float (&d)[SUMS], i32 row, i32 col, u32 staging, const float (&scale)[2], u32 scales) {
     if constexpr (!AK) write_floats(g, d, row, col);
@@ -374,22 +366,23 @@ APR_DEVICE void finish(const GemmArgs &g, const float (&d)[SUMS], i32 row, i32 c
     else write<NOTHING>(g, d, row, col, staging, scale, scales);
 }
 
-// multiply_tile computes a tile's sums of the first N units, and frees its stages but the last, which it returns.
-template <class TYPE, bool AK, bool BK, int N> APR_DEVICE u32 multiply_tile(const Ring &ring, Places &at, float (&d)[UNITS][SUMS], u32 group, i32 deep) {
+// multiply_tile computes a tile's sums, if the warpgroup has SOME rows, and frees its stages but the last, which it returns.
+template <class TYPE, bool AK, bool BK, bool SOME>
+APR_DEVICE u32 multiply_tile(const Ring &ring, Places &at, float (&d)[SUMS], u32 group, i32 deep) {
     u32 before = STAGES; // the stage that products still read
     NO_UNROLL for (i32 k = 0; k < deep; k += TYPE::DEEP, at.next(0, STAGES)) {
-        const u32 stage = ring.stage(at.at), left = stage + group * (UNITS * PANEL);
+        const u32 stage = ring.stage(at.at);
         barrier_wait(ring.full(at.at), at.parity);
-        if constexpr (N > 0) {
+        if constexpr (SOME) {
             begin_products(d);
-            UNROLL for (int u = 0; u < N; u++) multiply<TYPE, AK, BK>(d[u], operand(left + u * PANEL), operand(stage + LEFT), k);
+            multiply<TYPE, AK, BK>(d, operand(stage + group * PANEL), operand(stage + LEFT), k);
             commit_products();
-            wait_units<1>(d);
+            wait_products<1>(d);
         }
         if (lane() == 0 && before < STAGES) barrier_arrive(ring.empty(before));
         before = at.at;
     }
-    if constexpr (N > 0) wait_units<0>(d);
+    if constexpr (SOME) wait_products<0>(d);
     return before;
 }
 
@@ -403,33 +396,31 @@ struct ExpertsSm90Args {
 template <class TYPE, bool AK, bool BK> APR_DEVICE void multiply_all(const Ring &ring, Walk<TYPE, AK> &walk, const ExpertsSm90Args &a) {
     const u32 group = thread() / WARPGROUP - 1, quarter = warp() & 3, t = thread() % WARPGROUP;
     Places at = {0, 0};
-    float d[UNITS][SUMS] = {}; // defined once, or the compiler would separate the instructions
+    float d[SUMS] = {}; // defined once, or the compiler would separate the instructions
     while (walk.next()) {
-        const i32 deep = walk.deep(), row = walk.row + (i32)group * (UNITS * 64), left = walk.rows() - row;
-        const i32 units = left <= 0 ? 0 : left <= 64 ? 1 : UNITS;
-        float scale[UNITS][2] = {};
+        const i32 deep = walk.deep(), row = walk.row + (i32)group * 64, left = walk.rows() - row;
+        float scale[2] = {};
         f32x2 column = {};
         if constexpr (TYPE::SCALED) {
             const i32 slot = walk.share.first + row;
-            UNROLL for (int i = 0; i < UNITS * 2; i++) {
-                const i32 r = i / 2 * 64 + (i32)quarter * 16 + (i32)lane() / 4 + i % 2 * 8;
-                if (r < left) scale[i / 2][i % 2] = a.a_scale[a.rows ? a.rows[slot + r] : slot + r];
+            UNROLL for (int e = 0; e < 2; e++) {
+                const i32 r = (i32)quarter * 16 + (i32)lane() / 4 + e * 8;
+                if (r < left) scale[e] = a.a_scale[a.rows ? a.rows[slot + r] : slot + r];
             }
             const i32 c = walk.col + 2 * (i32)t; // n is even
             const float *from = a.b_scale + (i64)walk.share.expert * a.experts.gemm.n + c;
-            if (t < WIDE / 2 && c < a.experts.gemm.n) column = f32x2{from[0], from[1]};
+            if (c < a.experts.gemm.n) column = f32x2{from[0], from[1]};
         }
         u32 last;
-        if (units == UNITS) last = multiply_tile<TYPE, AK, BK, UNITS>(ring, at, d, group, deep);
-        else if (units) last = multiply_tile<TYPE, AK, BK, 1>(ring, at, d, group, deep);
-        else last = multiply_tile<TYPE, AK, BK, 0>(ring, at, d, group, deep);
-        const GemmArgs g = walk.gemm();
-        if (TYPE::SCALED && t < WIDE / 2) store_float2(ring.scales(group) + t * 8, column);
+        if (left > 0) last = multiply_tile<TYPE, AK, BK, true>(ring, at, d, group, deep);
+        else last = multiply_tile<TYPE, AK, BK, false>(ring, at, d, group, deep);
+        if (TYPE::SCALED) store_float2(ring.scales(group) + t * 8, column);
         // Then nobody reads the group's rows of the last stage any more: each warp's results pass through a quarter.
         if (AK) sync_group(group);
-        const u32 staging = ring.stage(last) + group * (UNITS * PANEL) + quarter * (UNITS * PANEL / 4);
-        UNROLL for (int u = 0; u < UNITS; u++)
-            if (u < units) finish<TYPE, AK, BK>(g, d[u], row + u * 64 + (i32)quarter * 16, walk.col, staging, scale[u], ring.scales(group));
+        if (left > 0) {
+            const u32 staging = ring.stage(last) + group * PANEL + quarter * (PANEL / 4);
+            finish<TYPE, AK, BK>(walk.gemm(), d, row + (i32)quarter * 16, walk.col, staging, scale, ring.scales(group));
+        }
         if (lane() == 0) barrier_arrive(ring.empty(last));
         if (TYPE::SCALED) sync_group(group); // before the next tile's are written there
     }
@@ -450,11 +441,11 @@ template <class TYPE, bool AK, bool BK> APR_DEVICE void experts(const ExpertsSm9
     sync_block();
     Walk<TYPE, AK> walk(a.experts);
     if (thread() < WARPGROUP) {
-        shrink_registers<56>();
+        shrink_registers<72>();
         if (AK && BK && a.rows) fetch_all<TYPE, AK, BK, AK && BK>(ring, walk, a.rows);
         else fetch_all<TYPE, AK, BK, false>(ring, walk, nullptr);
     } else {
-        grow_registers<224>();
+        grow_registers<216>();
         multiply_all<TYPE, AK, BK>(ring, walk, a);
     }
 }

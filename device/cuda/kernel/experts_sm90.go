@@ -12,12 +12,12 @@ const ExpertsSM90Module = "experts_sm90"
 const (
 	expertsSM90High, expertsSM90Wide = 128, 256 // a tile of c
 	expertsSM90Threads               = 384
-	// expertsSM90Shared is what stages, their alignment, barriers and scales of columns take: 4 stages of 56 KiB.
+	// expertsSM90Shared is what stages, their alignment, barriers and scales of columns take: 4 stages of 48 KiB.
 	expertsSM90Shared = 4*48<<10 + 1<<10 + 64 + 2*4*expertsSM90Wide
 )
 
 // ExpertsSM90Slots returns from how many slots of all experts on the products of compute capability 9.0 are the faster
-// ones: a tile of 256 rows that has fewer than 64 is nearly empty. From there on they are faster, too, where blocks
+// ones: a tile of 128 rows that has fewer than 64 is half empty. From there on they are faster, too, where blocks
 // are expanded to bfloat16 first, as measured at the shapes of Qwen3-30B-A3B and gpt-oss 20b.
 func ExpertsSM90Slots(experts int) int { return 64 * experts }
 
@@ -41,7 +41,7 @@ func ExpertsSM90Serves(c, a, b Mat, experts int) bool {
 // multiprocessors, whatever other slots there are.
 //
 // Bytes moved per element of c: 2, with add 4; a, and the matrices of experts that have slots. From the second cache to shared memory go,
-// for each 256 slots of an expert and 192 columns of c, all columns of both operands.
+// for each 128 slots of an expert and 256 columns of c, all columns of both operands.
 func ExpertsSM90(q Queue, form GemmForm, c, a, rows, w, bias Mat, add bool, r Routing, first int) {
 	out, in := w.Rows/max(1, r.Experts), w.Cols
 	n, k, name := out, in, "experts_sm90_nt"
