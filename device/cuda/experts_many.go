@@ -84,8 +84,8 @@ func (s *Stream) groupedMany(
 	})
 }
 
-// expertsMany adds to the operation the products of slots, from number `first` on, with the experts' matrices w, as many
-// of them at a time as can be expanded. For rows see kernel.ExpertsSM90.
+// expertsMany adds to the operation the products of slots, from number `first` on, with the experts' matrices w, as
+// many of them at a time as can be expanded. For rows see kernel.ExpertsSM90.
 func (o *operation) expertsMany(
 	form kernel.GemmForm, y device.Tensor, x, rows kernel.Mat, w *weight, bias device.Tensor, add bool, r device.Routing,
 	first int,
