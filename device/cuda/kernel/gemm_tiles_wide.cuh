@@ -55,7 +55,14 @@ template <int J> APR_DEVICE void start_tiles(float (&s)[4], const u32 (&w)[8], u
 // − bias) − off is s·(BASE + q) − (s·(BASE + bias) + off), of which the subtrahend is exact: of Q4_K and Q5_K if d and
 // dmin are not more than some 2¹⁰ apart. place moves the codes of a word, of unit k, to their place in the bytes; PICK,
 // with i·STEP, picks byte i.
-template <class B> struct Decoded : InTile<B> {
+template <class B> struct Headless : InTile<B> {
+    struct Head {};
+    APR_METHOD static Head head(const u8 *, u32) { return {}; }
+    APR_METHOD static void scales(float (&s)[4], float (&off)[4], Head, const u8 *span, u32 row, u32 t, u32 groups) {
+        InTile<B>::scales(s, off, span, row, t, groups);
+    }
+};
+template <class B> struct Decoded : Headless<B> {
     static constexpr float base = 128;
     static constexpr u32 top = 0x43000000, pick = 0x7044, step = 0x100;
     APR_METHOD static u32 place(u32 w, u32) { return w; }
@@ -64,18 +71,20 @@ template <> struct Decoded<RowsQ4K> : InTile<RowsQ4K> {
     static constexpr float base = 32; // of twice a code, with half its scale: as 16 + q it would need a bit of the exponent in each byte
     static constexpr u32 top = 0x42000000, pick = 0x7044, step = 0x100;
     APR_METHOD static u32 place(u32 w, u32) { return w << 3; }
-    APR_METHOD static void scales(float (&s)[4], float (&off)[4], const u8 *span, u32 row, u32 t, u32) {
-        pair_scales(s, off, load16(InTile<RowsQ4K>::of(span, row, 8)), t);
+    using Head = u32x4;
+    APR_METHOD static Head head(const u8 *span, u32 row) { return load16(InTile<RowsQ4K>::of(span, row, 8)); }
+    APR_METHOD static void scales(float (&s)[4], float (&off)[4], Head head, const u8 *, u32, u32 t, u32) {
+        pair_scales(s, off, head, t);
         s[0] *= 0.5f;
     }
 };
 
-template <> struct Decoded<RowsQ5K> : InTile<RowsQ5K> {
+template <> struct Decoded<RowsQ5K> : Headless<RowsQ5K> {
     static constexpr float base = 32;
     static constexpr u32 top = 0x42000000, pick = 0x7044, step = 0x100;
     APR_METHOD static u32 place(u32 w, u32) { return w << 2; }
 };
-template <> struct Decoded<RowsOfGroups<GroupQ8_0>> : InTile<RowsOfGroups<GroupQ8_0>> {
+template <> struct Decoded<RowsOfGroups<GroupQ8_0>> : Headless<RowsOfGroups<GroupQ8_0>> {
     static constexpr float base = 32768 + 128; // codes are signed: 128 more than their value, without a sign
     static constexpr u32 top = 0x47000000, pick = 0x7404, step = 0x10;
     APR_METHOD static u32 place(u32 w, u32) { return w ^ 0x80808080u; }
@@ -107,10 +116,10 @@ template <class D> APR_DEVICE void decode(u32 &a, u32 &b, u32 word, u32 k, float
 template <class D> struct SpanScales {
     static constexpr u32 units = D::halves ? 1 : 2; // that share a scale
     float s[2][4], less[2][4];
-    APR_METHOD SpanScales(const u8 *w, u32 g, u32 t, u32 groups) {
+    APR_METHOD SpanScales(const typename D::Head (&head)[2], const u8 *w, u32 g, u32 t, u32 groups) {
         UNROLL for (u32 r = 0; r < 2; r++) {
             float off[4];
-            D::scales(s[r], off, w, g + 8 * r, t, groups);
+            D::scales(s[r], off, head[r], w, g + 8 * r, t, groups);
             UNROLL for (u32 k = 0; k < 4 / units; k++) {
                 const float base = small<D>(k) != 0 ? 0 : D::base;
                 less[r][k] = D::bias >= 0 ? mul_rn(s[r][k], base + D::bias) : base != 0 ? fma_rn(s[r][k], base, off[k]) : off[k];
@@ -198,53 +207,55 @@ template <bool HALVES, bool PARTIAL, int N> APR_DEVICE void bring(const TilesArg
     }
 }
 
-// multiply_wide starts the products of a span, whose last are under way when it returns. before is the barrier of the half
-// before, which has been read once the first of this span are under way; 0: there was none.
-template <class D, int N>
-APR_DEVICE void multiply_wide(const TilesArgs &a, float (&acc)[4 * N], Halves<N> &x, u32 &before, const u8 *w, u32 groups) {
-    const u32 g = lane() >> 2, t = lane() & 3;
-    const SpanScales<D> of(w, g, t, groups);
-    Words q[2]; // of a unit: one row's are asked for before products are waited for, the other's while those are decoded
-    auto load = [&](u32 k, u32 r) {
-        Words all[4];
-        D::words(all, w, g + 8 * r, t, groups);
-        q[r] = all[k];
-    };
-    load(0, 0);
-    u32 rows[2][8];
-    u32 half = 0;
-    UNROLL for (u32 k = 0; k < 4; k++) {
-        if (k % 2 == 0) half = shfl(x.place(), 0);
-        load(k, 1);
-        UNROLL for (u32 j = 0; j < 2; j++) {
-            UNROLL for (u32 r = 0; r < 2; r++)
-                UNROLL for (u32 i = 0; i < 2; i++) of.decode(rows[j][4 * i + r], rows[j][4 * i + 2 + r], q[r].w[2 * j + i], k, r);
-            const bool begins = k % 2 == 0 && j == 0; // a half
-            if (begins) barrier_wait(x.there(), x.parity);
-            if (j == 0) start_tiles<0>(acc, rows[j], half + k % 2 * x.panel);
-            else start_tiles<1>(acc, rows[j], half + k % 2 * x.panel);
-            if (j == 1 && k < 3) load(k + 1, 0);
-            wait_products<1>(acc);
-            if (begins) {
-                if (before && lane() == 0) barrier_arrive(before); // its products are complete
-                before = x.read();
-            }
-        }
-        if (k % 2 == 1) x.next(a);
-    }
-}
-
 // sum_wide adds up the block's spans. rings is where those of W begin.
 template <class D, int N> APR_DEVICE void sum_wide(const TilesArgs &a, u32 own, const Tile &p, u8 *rings, Halves<N> x, float (&acc)[4 * N]) {
     const Spans s = spans_of(a);
+    const u32 g = lane() >> 2, t = lane() & 3;
     TileRing<D::bytes, D::partial> ring(a, rings, own);
     NO_UNROLL for (u32 i = 0; i < a.stages; i++)
         if (p.there && s.first + i < s.end) ring.fill(a, p, s.first + i, i);
-    u32 before = 0;
+    const u8 *w = ring.wait(a, p, s.first);
+    typename D::Head head[2]; // what scales are made of
+    auto ask = [&] {
+        UNROLL for (u32 r = 0; r < 2; r++) head[r] = D::head(w, g + 8 * r);
+    };
+    ask();
+    u32 before = 0; // the barrier of the half before, which has been read once the first products of the next are under way
     NO_UNROLL for (u32 span = s.first; span < s.end; span++) {
         const u32 groups = D::partial ? (u32)min_of(8, a.cols / 32 - 8 * span) : 8;
-        multiply_wide<D, N>(a, acc, x, before, ring.wait(a, p, span), groups);
-        ring.advance(a, p, span + a.stages, span + a.stages < s.end);
+        const SpanScales<D> of(head, w, g, t, groups);
+        Words q[2]; // of a unit: one row's are asked for before products are waited for, the other's while those are decoded
+        auto load = [&](u32 k, u32 r) {
+            Words all[4];
+            D::words(all, w, g + 8 * r, t, groups);
+            q[r] = all[k];
+        };
+        load(0, 0);
+        u32 rows[2][8];
+        u32 half = 0;
+        UNROLL for (u32 k = 0; k < 4; k++) {
+            if (k % 2 == 0) half = shfl(x.place(), 0);
+            load(k, 1);
+            UNROLL for (u32 j = 0; j < 2; j++) {
+                UNROLL for (u32 r = 0; r < 2; r++)
+                    UNROLL for (u32 i = 0; i < 2; i++) of.decode(rows[j][4 * i + r], rows[j][4 * i + 2 + r], q[r].w[2 * j + i], k, r);
+                const bool begins = k % 2 == 0 && j == 0; // a half
+                if (begins) barrier_wait(x.there(), x.parity);
+                if (j == 0) start_tiles<0>(acc, rows[j], half + k % 2 * x.panel);
+                else start_tiles<1>(acc, rows[j], half + k % 2 * x.panel);
+                if (j == 1 && k < 3) load(k + 1, 0);
+                if (j == 1 && k == 3) {
+                    ring.advance(a, p, span + a.stages, span + a.stages < s.end);
+                    if (span + 1 < s.end) w = ring.wait(a, p, span + 1), ask();
+                }
+                wait_products<1>(acc);
+                if (begins) {
+                    if (before && lane() == 0) barrier_arrive(before);
+                    before = x.read();
+                }
+            }
+            if (k % 2 == 1) x.next(a);
+        }
     }
     wait_products<0>(acc);
 }
