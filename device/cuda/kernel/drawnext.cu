@@ -4,24 +4,49 @@
 #include "apr.cuh"
 #include "random.cuh"
 
-// A row is cut into parts. Launches follow each other: scores, of which the best is the row's first candidate; whether limits leave
-// it, by what is before it; of rows where they do not, the same for the best of what is before; and what remains, by a block a row.
-enum { FIRST, FIRST_SHARE, SECOND, SECOND_SHARE, RECORDS }; // what launches leave of each part
-
+// A row is cut into parts, a block each. Launches follow each other: scores, of which the best is the row's first candidate;
+// what stands before it, by which limits leave it or not; of rows where they do not, the same for the best of what stands before;
+// and what remains, by a block a row. The last block of a row to end joins what all left.
 struct DrawNextArgs {
     i32 *ids;
     float *out;
     const float *x, *never, *limits; // never, limits: zero for none
     const i32 *keys;
-    u32x4 *records; // [RECORDS, rows, parts, 2]
+    u32x4 *records; // [rows, parts, 2]: of each part a Lot or a Share
+    u32x4 *states;  // [rows, 3]
+    u32 *arrived;   // [rows]: blocks of a row that have ended; 0 between launches
     i64 id_stride, out_stride, stride, limits_stride;
     u32 cols, part, parts, rows; // part: columns of a part
-    u32 second;                  // the launch is of the second candidate
+    u32 again;                   // the launch is of a row's second candidate
 };
 
-APR_DEVICE u32x4 *record_of(const DrawNextArgs &a, u32 of, u32 row, u32 part) {
-    return a.records + (((u64)of * a.rows + row) * a.parts + part) * 2;
-}
+APR_DEVICE u32x4 *record_of(const DrawNextArgs &a, u32 row, u32 part) { return a.records + ((u64)row * a.parts + part) * 2; }
+
+// What has to be done about a row: nothing; to add up what stands before its candidate; to find another; and, where there are a k
+// and a p, to add up the first k.
+enum Mode { DONE, SHARE, SCORES, FIRST_K };
+
+// State is what is known of a row.
+struct State {
+    u32 mode, at;     // the candidate's column
+    float value;      // its logit
+    u32 fit;          // the row has a probability
+    float most;       // the largest x + never
+    float top, sum;   // the largest logit, Σ e^(x−top)
+    u32 lo;           // the place of a column that is not among the first k
+    double of;        // the weights of which p is a part; 0: not known
+    APR_METHOD void keep(u32x4 *w) const {
+        const u64 v = __builtin_bit_cast(u64, of);
+        w[0] = u32x4{mode, at, bits(value), fit};
+        w[1] = u32x4{bits(most), bits(top), bits(sum), lo};
+        w[2] = u32x4{(u32)v, (u32)(v >> 32), 0, 0};
+    }
+    APR_METHOD void read(const u32x4 *w) {
+        mode = w[0][0], at = w[0][1], value = from_bits(w[0][2]), fit = w[0][3];
+        most = from_bits(w[1][0]), top = from_bits(w[1][1]), sum = from_bits(w[1][2]), lo = w[1][3];
+        of = __builtin_bit_cast(double, (u64)w[2][0] | (u64)w[2][1] << 32);
+    }
+};
 
 // Row is a row with its limits.
 struct Row {
@@ -118,11 +143,11 @@ struct Lot {
 };
 
 // lot_of returns what the lots of a row have together, in lane 0; all but top and sum in every lane.
-APR_DEVICE Lot lot_of(const DrawNextArgs &a, u32 of, u32 row) {
+APR_DEVICE Lot lot_of(const DrawNextArgs &a, u32 row) {
     Lot lot;
     for (u32 i = lane(); i < a.parts; i += 32) {
         Lot b;
-        b.read(record_of(a, of, row, i));
+        b.read(record_of(a, row, i));
         lot.join(b);
     }
     lot.join_lanes();
@@ -153,10 +178,10 @@ struct Share {
 };
 
 // share_of returns the sum of the shares of a row's parts.
-APR_DEVICE Share share_of(const DrawNextArgs &a, u32 of, u32 row) {
+APR_DEVICE Share share_of(const DrawNextArgs &a, u32 row) {
     double before = 0, all = 0, count = 0;
     for (u32 i = lane(); i < a.parts; i += 32) {
-        const u32x4 *w = record_of(a, of, row, i);
+        const u32x4 *w = record_of(a, row, i);
         before += __builtin_bit_cast(double, (u64)w[0][0] | (u64)w[0][1] << 32);
         all += __builtin_bit_cast(double, (u64)w[0][2] | (u64)w[0][3] << 32);
         count += w[1][0];
@@ -164,82 +189,106 @@ APR_DEVICE Share share_of(const DrawNextArgs &a, u32 of, u32 row) {
     return Share{warp_sum(before), warp_sum(all), (u32)warp_sum(count)};
 }
 
-// Whether limits leave a candidate. OPEN: with k and p, the weights of the first k are needed.
-enum Verdict { LEFT, OUT, OPEN };
+// place is the order of floats as that of numbers; −0 is 0.
+APR_DEVICE u32 place(float y) {
+    const u32 u = y == 0.0f ? 0 : bits(y);
+    return u >> 31 ? ~u : u | 0x80000000u;
+}
+APR_DEVICE float from_place(u32 p) { return from_bits(p >> 31 ? p & 0x7fffffffu : ~p); }
 
-APR_DEVICE Verdict verdict(const Row &r, const Share &s, double all) {
-    if (r.few && s.count >= r.k) return OUT;
-    if (!r.part_of || s.count == 0) return LEFT;
-    if (r.few) return OPEN;
-    return s.before < r.p * all ? LEFT : OUT;
+// judge sets what has to be done about a candidate with a share before it.
+APR_DEVICE void judge(const Row &r, State &state, const Share &s) {
+    const bool first_k = r.few && s.count < r.k;
+    if (r.few && !first_k) state.mode = SCORES, state.lo = place(r.at(state.at));
+    else if (!r.part_of || s.count == 0) state.mode = DONE;
+    else if (first_k) state.mode = FIRST_K;
+    else state.mode = s.before < r.p * state.of ? DONE : SCORES;
 }
 
-// first_verdict is that of the first candidate, from the records.
-APR_DEVICE Verdict first_verdict(const DrawNextArgs &a, const Row &r) {
-    if (!r.few && !r.part_of) return LEFT;
-    const Share s = share_of(a, FIRST_SHARE, r.row);
-    return verdict(r, s, s.all);
+// last reports to all threads of a block whether it is a row's last to end. What thread 0 of the others wrote is seen.
+APR_DEVICE bool last(const DrawNextArgs &a, u32 row, u32 *flag) {
+    if (thread() == 0) flag[0] = arrive_last(a.arrived + row, a.parts);
+    sync_block();
+    return flag[0];
 }
 
-// Grid: (rows, parts). A thread takes packs of E columns.
-template <int E> APR_DEVICE void draw_scores(const DrawNextArgs &a) {
+constexpr u32 COLUMNS = 8; // that a thread loads at a time, as many apart as a block has threads
+
+// Grid: rows / threads.
+APR_DEVICE void begin_rows(const DrawNextArgs &a) {
+    const u32 row = block() * threads() + thread();
+    if (row < a.rows) a.arrived[row] = 0;
+}
+
+// Grid: (rows, parts).
+APR_DEVICE void scores_of_parts(const DrawNextArgs &a) {
     SHARED(u32x4, lots, 64); // a Lot of each warp
-    const Row r(a, block());
+    SHARED(u32, flag, 1);
     const u32 first = block_y() * a.part, end = (u32)min_of(a.cols, (i64)first + a.part);
-    float bound = -INFINITY_F; // what stands before column `at` of this value is looked at
-    u32 at = ~0u;
-    if (a.second) {
-        if (first_verdict(a, r) != OUT) return;
-        at = lot_of(a, FIRST, r.row).at;
-        bound = r.at(at);
-    }
+    u32x4 *known = a.states + 3 * block();
+    State state = {};
+    if (a.again) state.read(known);
+    if (a.again && state.mode != SCORES) return;
+    const Row r(a, block());
+    const u32 at = a.again ? state.at : ~0u;
+    const float bound = a.again ? r.at(at) : -INFINITY_F; // what stands before column `at` of this value is looked at
     Lot lot;
     float bar = -INFINITY_F; // the warp's best score
-    for (u32 from = first; from < end; from += threads() * E) {
-        const u32 base = from + thread() * E;
-        float x[E], y[E];
-        if (base + E <= end) {
-            Pack<float, E> v;
-            load_pack(v, r.x + base);
-            widen(x, v);
-            UNROLL for (u32 e = 0; e < E; e++) y[e] = r.never ? x[e] + r.never[base + e] : x[e];
-        } else {
-            UNROLL for (u32 e = 0; e < E; e++) {
-                x[e] = y[e] = -INFINITY_F;
-                if (base + e < end) x[e] = r.x[base + e], y[e] = r.at(base + e);
-            }
+    for (u32 from = first; from < end; from += threads() * COLUMNS) {
+        float x[COLUMNS], y[COLUMNS];
+        u32 k[COLUMNS];
+        bool may[COLUMNS];
+        UNROLL for (u32 e = 0; e < COLUMNS; e++) {
+            const u32 c = from + e * threads() + thread();
+            x[e] = c < end ? r.x[c] : -INFINITY_F;
+        }
+        UNROLL for (u32 e = 0; e < COLUMNS; e++) {
+            const u32 c = from + e * threads() + thread();
+            y[e] = r.never && c < end ? x[e] + r.never[c] : x[e];
         }
         lot.look(x);
-        u32 k[E];
-        bool may[E];
-        UNROLL for (u32 e = 0; e < E; e++) { // without branches: E numbers at once
-            const bool is = (y[e] > bound) | ((y[e] == bound) & (base + e < at) & (bound > -INFINITY_F));
-            k[e] = split_mix(r.key, base + e);
+        UNROLL for (u32 e = 0; e < COLUMNS; e++) { // without branches: all numbers at once
+            const u32 c = from + e * threads() + thread();
+            const bool is = (y[e] > bound) | ((y[e] == bound) & (c < at) & (bound > -INFINITY_F));
+            k[e] = split_mix(r.key, c);
             lot.most = max2(lot.most, is ? y[e] : -INFINITY_F);
             may[e] = is & Lot::may(k[e], mul_rn(y[e], r.inverse), bar);
         }
-        UNROLL for (u32 e = 0; e < E; e++)
-            if (may[e]) lot.score_of(x[e], mul_rn(y[e], r.inverse), k[e], base + e);
+        UNROLL for (u32 e = 0; e < COLUMNS; e++)
+            if (may[e]) lot.score_of(x[e], mul_rn(y[e], r.inverse), k[e], from + e * threads() + thread());
         bar = warp_max(lot.score);
     }
     lot = joined(lot, lots);
-    if (thread() == 0) lot.keep(record_of(a, a.second ? SECOND : FIRST, r.row, block_y()));
+    if (thread() == 0) lot.keep(record_of(a, r.row, block_y()));
+    if (!last(a, r.row, flag) || warp() != 0) return;
+    lot = lot_of(a, r.row);
+    if (a.again) {
+        state.read(known); // once more: it would have taken registers
+    } else {
+        state.fit = lot.fit();
+        state.most = lot.most, state.top = lot.top, state.sum = lot.sum;
+    }
+    state.at = lot.at, state.value = lot.value;
+    state.mode = state.fit && (r.few || r.part_of) ? SHARE : DONE;
+    if (lane() == 0) state.keep(known);
 }
 
-// each calls f(x, x + never, column) for columns [first, end), of which a thread takes packs of E, and flush() behind every pack.
-// first is a multiple of E.
-template <int E, class F, class G> APR_DEVICE void each(const Row &r, u32 first, u32 end, F f, G flush) {
-    const u32 whole = first + (end - first) / E * E;
-    for (u32 base = first + thread() * E; base < whole; base += threads() * E) {
-        Pack<float, E> v;
-        load_pack(v, r.x + base);
-        float p[E];
-        widen(p, v);
-        UNROLL for (u32 e = 0; e < E; e++) f(p[e], r.never ? p[e] + r.never[base + e] : p[e], base + e);
-        flush();
-    }
-    if (const u32 c = whole + thread(); c < end) {
-        f(r.x[c], r.at(c), c);
+// each calls f(x, x + never, column) for columns [first, end), and flush() behind every COLUMNS of a thread.
+template <class F, class G> APR_DEVICE void each(const Row &r, u32 first, u32 end, F f, G flush) {
+    for (u32 from = first; from < end; from += threads() * COLUMNS) {
+        float x[COLUMNS], y[COLUMNS];
+        UNROLL for (u32 e = 0; e < COLUMNS; e++) {
+            const u32 c = from + e * threads() + thread();
+            x[e] = c < end ? r.x[c] : 0.0f;
+        }
+        UNROLL for (u32 e = 0; e < COLUMNS; e++) {
+            const u32 c = from + e * threads() + thread();
+            y[e] = r.never && c < end ? x[e] + r.never[c] : x[e];
+        }
+        UNROLL for (u32 e = 0; e < COLUMNS; e++) {
+            const u32 c = from + e * threads() + thread();
+            if (c < end) f(x[e], y[e], c);
+        }
         flush();
     }
 }
@@ -255,12 +304,11 @@ struct Mass {
     }
 };
 
-// before returns what of columns [first, end) stands before `at`, and if all, all weights.
-template <int E>
+// before returns what of columns [first, end) stands before `at`, and if whole, all weights.
 APR_DEVICE Share before(const Row &r, u32 first, u32 end, u32 at, float bound, float top, bool whole, double *part) {
     u32 count = 0;
     Mass some, all;
-    each<E>(r, first, end, [&](float, float y, u32 c) {
+    each(r, first, end, [&](float, float y, u32 c) {
         const bool is = y > bound || (y == bound && c < at);
         count += is;
         if (r.part_of && (is || whole)) {
@@ -277,24 +325,23 @@ APR_DEVICE Share before(const Row &r, u32 first, u32 end, u32 at, float bound, f
     return s;
 }
 
-// Grid: (rows, parts): what stands before a row's candidate. The first time all weights are added up too.
-template <int E> APR_DEVICE void draw_share(const DrawNextArgs &a) {
+// Grid: (rows, parts): what stands before a row's candidate, and the first time all weights.
+APR_DEVICE void shares_of_parts(const DrawNextArgs &a) {
     SHARED(double, part, 33);
+    SHARED(u32, flag, 1);
+    State state;
+    state.read(a.states + 3 * block());
+    if (state.mode != SHARE) return;
     const Row r(a, block());
-    if ((!r.few && !r.part_of) || (a.second && first_verdict(a, r) != OUT)) return;
-    const Lot one = lot_of(a, FIRST, r.row);
-    const u32 at = a.second ? lot_of(a, SECOND, r.row).at : one.at, first = block_y() * a.part;
-    const float bound = at == ~0u ? INFINITY_F : r.at(at);
-    const Share s = before<E>(r, first, (u32)min_of(a.cols, (i64)first + a.part), at, bound, one.most, !a.second, part);
-    if (thread() == 0) s.keep(record_of(a, a.second ? SECOND_SHARE : FIRST_SHARE, r.row, block_y()));
+    const u32 first = block_y() * a.part, end = (u32)min_of(a.cols, (i64)first + a.part);
+    Share s = before(r, first, end, state.at, r.at(state.at), state.most, !a.again, part);
+    if (thread() == 0) s.keep(record_of(a, r.row, block_y()));
+    if (!last(a, r.row, flag) || warp() != 0) return;
+    s = share_of(a, r.row);
+    if (!a.again && !r.few) state.of = s.all;
+    judge(r, state, s);
+    if (lane() == 0) state.keep(a.states + 3 * r.row);
 }
-
-// place is the order of floats as that of numbers; −0 is 0.
-APR_DEVICE u32 place(float y) {
-    const u32 u = y == 0.0f ? 0 : bits(y);
-    return u >> 31 ? ~u : u | 0x80000000u;
-}
-APR_DEVICE float from_place(u32 p) { return from_bits(p >> 31 ? p & 0x7fffffffu : ~p); }
 
 APR_DEVICE u32 warp_sum(u32 v) {
     UNROLL for (int m = 16; m; m >>= 1) v += shfl_xor(v, m);
@@ -304,13 +351,12 @@ APR_DEVICE u32 warp_sum(u32 v) {
 // of_first returns the sum of the weights of the first k columns, of which the last has a place in [lo, hi): eight parts
 // of what is left are told apart by one reading, and of equal logits it does not matter which are the first. It ends where
 // a place has just k columns from there on, mostly long before the last bit.
-template <int E>
 APR_DEVICE double of_first(const Row &r, u32 cols, float top, u32 lo, u32 hi, double *part) {
     SHARED(u32, table, 7 * 32);
     while (hi - lo > 1) {
         const u32 step = (hi - lo + 7) / 8;
         u32 counts[7] = {};
-        each<E>(r, 0, cols, [&](float, float y, u32) {
+        each(r, 0, cols, [&](float, float y, u32) {
             const u32 p = place(y);
             UNROLL for (u32 i = 0; i < 7; i++) counts[i] += p >= lo + (i + 1) * step;
         }, [] {});
@@ -334,7 +380,7 @@ APR_DEVICE double of_first(const Row &r, u32 cols, float top, u32 lo, u32 hi, do
     }
     Mass above;
     u32 count = 0;
-    each<E>(r, 0, cols, [&](float, float y, u32) {
+    each(r, 0, cols, [&](float, float y, u32) {
         if (place(y) > lo) {
             above.near += exp2_approx((y - top) * r.scale);
             count++;
@@ -348,63 +394,45 @@ APR_DEVICE double of_first(const Row &r, u32 cols, float top, u32 lo, u32 hi, do
 // looked for whether they do: whether fewer than k columns are before it in the order, and weigh less than p. If not, neither it
 // nor what is behind it is left, and the best of those before it comes next. No order has to be made, and of a column that is drawn
 // with probability p, once in 1/p times is looked again; from flat logits, with k = 20, about ten times.
-// Candidates that launches before have judged are not looked at again.
-template <int E> APR_DEVICE void draw_end(const DrawNextArgs &a) {
+// Launches before have done this for two candidates.
+APR_DEVICE void end_rows(const DrawNextArgs &a) {
     SHARED(u32x4, lots, 64); // a Lot of each warp
     SHARED(double, part, 33);
+    State state;
+    state.read(a.states + 3 * block());
     const Row r(a, block());
-    Lot lot = lot_of(a, FIRST, r.row);
-    const float top = lot.most;
-    const bool fit = lot.fit();
-    bool open = fit && (r.few || r.part_of);
-    double of = 0; // the weights of which p is a part; 0: not known
-    u32 lo = 0;    // the place of a column that is not among the first k
-    if (open && a.parts > 1) {
-        const Share one = share_of(a, FIRST_SHARE, r.row);
-        if (!r.few) of = one.all;
-        const Verdict v = verdict(r, one, one.all);
-        open = v == OPEN;
-        if (v == OUT) {
-            if (r.few && one.count >= r.k) lo = place(r.at(lot.at));
-            const Lot next = lot_of(a, SECOND, r.row);
-            lot.at = next.at;
-            lot.value = next.value;
-            open = verdict(r, share_of(a, SECOND_SHARE, r.row), of) != LEFT;
-        }
-    }
-    while (open) {
-        const u32 at = lot.at;
+    while (state.mode != DONE) {
+        const u32 at = state.at;
         const float bound = r.at(at);
-        const bool whole = r.part_of && !r.few && of == 0;
-        const Share s = before<E>(r, 0, a.cols, at, bound, top, whole, part);
-        if (whole) of = s.all;
-        Verdict v = verdict(r, s, of);
-        if (v == OUT && r.few && s.count >= r.k) lo = place(bound);
-        if (v == OPEN) {
-            if (of == 0) of = of_first<E>(r, a.cols, top, lo, place(bound) + 1, part);
-            v = s.before < r.p * of ? LEFT : OUT;
+        if (state.mode != SCORES) {
+            const bool whole = r.part_of && !r.few && state.of == 0;
+            const Share s = before(r, 0, a.cols, at, bound, state.most, whole, part);
+            if (whole) state.of = s.all;
+            judge(r, state, s);
+            if (state.mode == FIRST_K) {
+                if (state.of == 0) state.of = of_first(r, a.cols, state.most, state.lo, place(bound) + 1, part);
+                state.mode = s.before < r.p * state.of ? DONE : SCORES;
+            }
+            if (state.mode == DONE) break;
         }
-        if (v == LEFT) break;
         Lot next;
-        each<E>(r, 0, a.cols, [&](float x, float y, u32 c) {
+        each(r, 0, a.cols, [&](float x, float y, u32 c) {
             const u32 k = split_mix(r.key, c);
             const float t = mul_rn(y, r.inverse);
             if ((y > bound || (y == bound && c < at)) && Lot::may(k, t, next.score)) next.score_of(x, t, k, c);
         }, [] {});
         next = joined(next, lots);
-        lot.at = next.at;
-        lot.value = next.value;
+        state.at = next.at, state.value = next.value;
+        state.mode = SHARE;
     }
     if (thread() != 0) return;
-    const u32 id = lot.at == ~0u ? 0 : lot.at;
+    const u32 id = state.at == ~0u ? 0 : state.at;
     a.ids[r.row * a.id_stride] = (i32)id;
     a.out[r.row * a.out_stride] = (float)id;
-    a.out[r.row * a.out_stride + 1] = fit ? lot.value - lot.top - LN2 * log2_approx(lot.sum) : from_bits(0x7fc00000u);
+    a.out[r.row * a.out_stride + 1] = state.fit ? state.value - state.top - LN2 * log2_approx(state.sum) : from_bits(0x7fc00000u);
 }
 
-KERNEL(draw_scores_8, DrawNextArgs, 128, 8) { draw_scores<8>(a); }
-KERNEL(draw_scores_1, DrawNextArgs, 128, 8) { draw_scores<1>(a); }
-KERNEL(draw_share_8, DrawNextArgs, 128, 8) { draw_share<8>(a); }
-KERNEL(draw_share_1, DrawNextArgs, 128, 8) { draw_share<1>(a); }
-KERNEL(draw_end_8, DrawNextArgs, 1024, 1) { draw_end<8>(a); }
-KERNEL(draw_end_1, DrawNextArgs, 1024, 1) { draw_end<1>(a); }
+KERNEL(draw_begin, DrawNextArgs, 256, 1) { begin_rows(a); }
+KERNEL(draw_scores, DrawNextArgs, 128, 8) { scores_of_parts(a); }
+KERNEL(draw_share, DrawNextArgs, 128, 8) { shares_of_parts(a); }
+KERNEL(draw_end, DrawNextArgs, 1024, 1) { end_rows(a); }

@@ -1,7 +1,6 @@
 package kernel
 
 import (
-	"fmt"
 	"unsafe"
 
 	"apr/device"
@@ -13,14 +12,16 @@ const DrawNextModule = "drawnext"
 
 // drawNextArgs is struct DrawNextArgs of drawnext.cu.
 type drawNextArgs struct {
-	ids, out, x, never, limits, keys, records uint64
+	ids, out, x, never, limits, keys          uint64
+	records, states, arrived                  uint64
 	idStride, outStride, stride, limitsStride int64
-	cols, part, parts, rows, second           uint32
+	cols, part, parts, rows, again            uint32
 }
 
 const (
-	drawPart    = 4096 // columns that a block of the first launches has
-	drawRecords = 4    // RECORDS of drawnext.cu, of 32 bytes
+	drawPart   = 4096 // columns that a block of the first launches has
+	drawRecord = 32   // bytes that it leaves
+	drawState  = 48   // bytes of struct State of drawnext.cu
 )
 
 // DrawNext writes the column of the largest x[r,i] + never[i] + g(keys[r], i) of each row to ids [n,1] int32, g being
@@ -43,34 +44,31 @@ func DrawNext(q Queue, ids, out, x, never, keys, limits Mat) {
 	need(out.Rows == x.Rows && out.Cols == 2 && keys.Rows*keys.Cols == 2*x.Rows, "DrawNext", "shapes differ")
 	need(limits.IsZero() || limits.Rows == x.Rows && limits.Cols == device.NextLimits, "DrawNext", "shapes differ")
 	parts := ceil(x.Cols, drawPart)
-	need(32*drawRecords*x.Rows*parts <= MaxScratch, "DrawNext", "rows whose records have no room")
+	need(x.Rows*(drawRecord*parts+drawState+4) <= MaxScratch, "DrawNext", "rows whose records have no room")
 	if x.Rows == 0 {
 		return
 	}
-	pack := 1
-	if x.alignedTo(16) {
-		pack = argMaxPack // columns behind the last whole pack are read one at a time
-	}
 	ptr, stride := vector(ids)
 	where, _ := vector(keys)
+	records := q.Scratch(x.Rows * (drawRecord*parts + drawState + 4))
+	states := records + uint64(drawRecord*x.Rows*parts)
 	a := drawNextArgs{
 		ids: ptr, out: out.Ptr, x: x.Ptr, never: never.Ptr, limits: limits.Ptr, keys: where,
-		records:  q.Scratch(32 * drawRecords * x.Rows * parts),
+		records: records, states: states, arrived: states + uint64(drawState*x.Rows),
 		idStride: int64(stride), outStride: int64(out.Stride), stride: int64(x.Stride), limitsStride: int64(limits.Stride),
 		cols: uint32(x.Cols), part: drawPart, parts: uint32(parts), rows: uint32(x.Rows),
 	}
 	launch := func(name string, a drawNextArgs, grid [3]int, block int) {
-		q.Launch(Launch{
-			Module: DrawNextModule, Kernel: fmt.Sprintf("%s_%d", name, pack), Grid: grid, Block: block, Args: unsafe.Pointer(&a),
-		})
+		q.Launch(Launch{Module: DrawNextModule, Kernel: name, Grid: grid, Block: block, Args: unsafe.Pointer(&a)})
 	}
-	each, second := [3]int{x.Rows, parts, 1}, a
-	second.second = 1
+	each, again := [3]int{x.Rows, parts, 1}, a
+	again.again = 1
+	launch("draw_begin", a, [3]int{ceil(x.Rows, 256), 1, 1}, 256)
 	launch("draw_scores", a, each, 128)
 	if parts > 1 && !limits.IsZero() {
 		launch("draw_share", a, each, 128)
-		launch("draw_scores", second, each, 128)
-		launch("draw_share", second, each, 128)
+		launch("draw_scores", again, each, 128)
+		launch("draw_share", again, each, 128)
 	}
-	launch("draw_end", a, [3]int{x.Rows, 1, 1}, min(1024, ceil(ceil(x.Cols, pack), 32)*32))
+	launch("draw_end", a, [3]int{x.Rows, 1, 1}, min(1024, 32*ceil(x.Cols, 32)))
 }
