@@ -108,7 +108,7 @@ func TestDecodeByExperts(t *testing.T) {
 	t.Setenv("APR_EMULATOR_CC", "9.0")
 	for _, c := range []expertsCase{
 		{tensor.Q4_K, tensor.Q6_K, 8, 2, 256, true}, {tensor.Q8_0, tensor.Q8_0, 20, 3, 512, false},
-		{tensor.Q5_K, tensor.Q4_K, 4, 4, 256, false},
+		{tensor.Q5_K, tensor.Q4_K, 4, 4, 256, false}, {tensor.Q8_0, tensor.Q4_0, 132, 5, 256, true},
 	} {
 		name := fmt.Sprintf("%v %v %d of %d", c.blocks, c.down, c.active, c.experts)
 		t.Run(name, func(t *testing.T) { checkDecodeExperts(t, c) })

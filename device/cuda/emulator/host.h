@@ -131,6 +131,13 @@ APR_DEVICE float shfl_down(float v, int d) {
     return from_bits(apr_host::exchange(apr_host::op_shfl_down, bits(v), l + (d & 31) > 31 ? l : l + (d & 31)));
 }
 APR_DEVICE u32 ballot(bool p) { return apr_host::ballot(p); }
+APR_DEVICE u32 warp_max(u32 v) {
+    for (int m = 16; m; m /= 2) {
+        const u32 other = shfl_xor(v, m);
+        v = other > v ? other : v;
+    }
+    return v;
+}
 
 // flush makes a denormal zero of the same sign.
 APR_DEVICE float apr_flush(float x) { return (bits(x) & 0x7f800000u) ? x : from_bits(bits(x) & 0x80000000u); }

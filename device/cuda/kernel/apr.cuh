@@ -133,6 +133,7 @@ APR_DEVICE float shfl(float v, int lane) { return __nvvm_shfl_sync_idx_f32(0xfff
 APR_DEVICE u32 shfl_up(u32 v, int d) { return __nvvm_shfl_sync_up_i32(0xffffffffu, (int)v, d, 0); }
 APR_DEVICE float shfl_down(float v, int d) { return __nvvm_shfl_sync_down_f32(0xffffffffu, v, d, 31); }
 APR_DEVICE u32 ballot(bool p) { return __nvvm_vote_ballot_sync(0xffffffffu, p); }
+APR_DEVICE u32 warp_max(u32 v) { return (u32)__nvvm_redux_sync_umax((int)v, -1); }
 
 // Arithmetic. The approximations flush denormals; their errors are about two units in the last place.
 APR_DEVICE float exp2_approx(float x) { float r; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x)); return r; }

@@ -41,61 +41,63 @@ APR_DEVICE void forget_logits(const ExpertArgs &a, u32 layer) {
 
 // Chosen is what a block knows of the experts of a layer, in shared memory.
 struct Chosen {
-    float z[MOST_EXPERTS]; // logits, and −∞ for those that are not numbers
     u32 expert[MOST_ACTIVE];
     float weight[MOST_ACTIVE]; // of these
-    float all;                 // what all weights are multiplied by: NaN if a logit is not a number
     u32 known;                 // the last Batch that may be copied
 };
 
-// choose finds the experts by the logits that blocks have left, as route_token does. By the whole block; weights are there after its next
-// barrier. An expert has the rank of how many are before it.
+// Keys of floats are in their order, and above 0; both zeros have one.
+APR_DEVICE u32 key_of(float x) {
+    const u32 bits = __builtin_bit_cast(u32, x + 0.0f);
+    return bits ^ (bits >> 31 ? ~0u : 1u << 31);
+}
+APR_DEVICE float of_key(u32 key) { return from_bits(key ^ (key >> 31 ? 1u << 31 : ~0u)); }
+
+// choose finds the experts by the logits that blocks have left, as route_token does: by one warp, of which a lane has consecutive experts. c.known
+// becomes `known`.
 APR_DEVICE void choose(const ExpertArgs &a, const float *logits, u32 known, Chosen &c) {
-    const u32 e = here(thread()), l = e & 31, packs = a.experts / 4;
-    if (e < 32) {
-        bool bad = false;
-        NO_UNROLL for (u32 first = 0; first < packs; first += 32) {
-            const bool live = first + l < packs;
-            u32x4 v = {};
-            bool missing;
-            do {
-                relax();
-                if (live) v = strong_load16(logits + 4 * (first + l));
-                missing = false;
-                UNROLL for (int i = 0; i < 4; i++) missing |= v[i] == NOT_YET;
-            } while (ballot(missing) != 0);
-            UNROLL for (int i = 0; i < 4; i++) {
-                const float z = from_bits(v[i]);
-                bad |= z != z;
-                if (live) c.z[4 * (first + l) + i] = z != z ? -INFINITY_F : z;
-            }
+    constexpr u32 EACH = MOST_EXPERTS / 32;
+    const u32 l = here(lane()), each = a.experts > 128 ? EACH : EACH / 2; // of a lane
+    u32 keys[EACH] = {}; // 0: no expert, or chosen
+    bool bad = false, missing;
+    do {
+        relax();
+        missing = false;
+        UNROLL for (u32 k = 0; k < EACH; k += 4) {
+            if (k >= each || each * l + k >= a.experts) continue;
+            const u32x4 v = strong_load16(logits + each * l + k);
+            UNROLL for (u32 i = 0; i < 4; i++) keys[k + i] = v[i], missing |= v[i] == NOT_YET;
         }
-        if (ballot(bad) != 0) bad = true;
-        if (l == 0) c.all = bad ? from_bits(0x7fffffffu) : 1.0f, c.known = known;
+    } while (ballot(missing) != 0);
+    UNROLL for (u32 k = 0; k < EACH; k++) {
+        if (k >= each || each * l + k >= a.experts) continue;
+        const float z = from_bits(keys[k]);
+        bad |= z != z;
+        keys[k] = key_of(z != z ? -INFINITY_F : z);
     }
-    sync_block();
-    if (e < a.experts) {
-        const float mine = c.z[e];
-        u32 rank = 0;
-        NO_UNROLL for (u32 first = 0; first < a.experts; first += 16)
-            UNROLL for (u32 k = 0; k < 16; k += 4) {
-                if (first + k >= a.experts) break;
-                const f32x4 v = *(const f32x4 *)(c.z + first + k);
-                UNROLL for (u32 i = 0; i < 4; i++) rank += v[i] > mine || (v[i] == mine && first + k + i < e) ? 1 : 0;
-            }
-        if (rank < a.active) c.expert[rank] = e;
-    }
-    sync_block();
-    if (e >= 32) return;
-    const bool chose = l < a.active;
-    const float top = c.z[c.expert[0]], own = chose ? weigh(c.z[c.expert[l]], top) : 0.0f;
-    float sum = own;
+    bad = ballot(bad) != 0;
+    u32 mine = 0, logit = 0, first = 0; // of choice l; the largest key
+    float all = 0;
     if (!a.renorm) {
-        sum = 0;
-        NO_UNROLL for (u32 i = l; i < a.experts; i += 32) sum += weigh(c.z[i], top);
+        UNROLL for (u32 k = 0; k < EACH; k++) first = first > keys[k] ? first : keys[k];
+        first = warp_max(first);
+        UNROLL for (u32 k = 0; k < EACH; k++)
+            if (keys[k] > 0) all += weigh(of_key(keys[k]), of_key(first));
     }
-    sum = warp_sum(sum);
-    if (chose) c.weight[l] = own / sum * c.all;
+    NO_UNROLL for (u32 s = 0; s < a.active; s++) {
+        u32 best = 0, at = 0; // of the lane's
+        UNROLL for (u32 k = 0; k < EACH; k++)
+            if (keys[k] > best) best = keys[k], at = k;
+        const u32 top = warp_max(best), leader = (u32)__builtin_ctz(ballot(best == top)), expert = shfl(each * l + at, (int)leader);
+        UNROLL for (u32 k = 0; k < EACH; k++)
+            if (l == leader && at == k) keys[k] = 0;
+        if (s == l) mine = expert, logit = top;
+        if (s == 0) first = top;
+    }
+    const bool chose = l < a.active;
+    const float own = chose ? weigh(of_key(logit), of_key(first)) : 0.0f, sum = warp_sum(a.renorm ? own : all);
+    if (chose) c.expert[l] = mine, c.weight[l] = bad ? from_bits(0x7fffffffu) : own / sum;
+    if (l == 0) c.known = known;
 }
 
 // fetch_router copies row e of a router to shared memory; a thread copies what it reads.
@@ -319,11 +321,12 @@ template <bool ALL> APR_DEVICE void decode_all_experts(const ExpertArgs &a) {
                 });
             } else {
                 const Exchange e(a, layer);
-                rounded(product == 1 ? e.att : e.product, m.cols(product), shared);
+                rounded<2>(product == 1 ? e.att : e.product, m.cols(product), shared);
             }
             if (product == 2) {
                 route(a, layers[layer].router, row, dots, logits_of(a, layer));
-                choose(a, logits_of(a, layer), (u32)min_of(2 * layer + 2, 2 * a.count - 1), chosen[0]);
+                if (warp() == 0) choose(a, logits_of(a, layer), (u32)min_of(2 * layer + 2, 2 * a.count - 1), chosen[0]);
+                sync_block(); // x is there, and the choice
                 arrive();
                 x.feed.copy(m, x.ring, x.ring.turn);
             } else {

@@ -502,8 +502,7 @@ template <class Write> APR_DEVICE void normalised(const DecodeArgs &a, const bf1
 }
 
 // rounded writes a row that other blocks have computed to x in integers. A thread's loads are on their way together.
-APR_DEVICE void rounded(const bf16 *row, u32 cols, u8 *x) {
-    constexpr u32 LOADS = 5;
+template <u32 LOADS = 5> APR_DEVICE void rounded(const bf16 *row, u32 cols, u8 *x) {
     NO_UNROLL for (u32 first = 32 * warp(); first < cols / 8; first += LOADS * threads()) {
         u32x4 v[LOADS] = {};
         UNROLL for (u32 k = 0; k < LOADS; k++) {
