@@ -38,9 +38,9 @@ race: ## the race detector over the packages that share memory
 	CGO_ENABLED=1 $(GO) test -race -vet=off -count=1 -skip HostileCost $(RACE)
 
 emulate: ## the CUDA device and its kernels on an emulated GPU (needs a C++ compiler)
-	$(GO) vet -tags emulate ./device/cuda/... ./model ./distill ./prune ./bench ./bench/families ./cmd/apr
+	$(GO) vet -tags emulate ./device/cuda/... ./model ./generate ./distill ./prune ./bench ./bench/families ./cmd/apr
 	$(GO) test -vet=off -timeout 40m -tags emulate ./device/cuda/...
-	$(GO) test -vet=off -timeout 40m -tags emulate -run 'CUDA|Emulated|Decode|GenerationPlan|TeacherIsNot|TeacherResidency|DistillAgrees|BackendsAgree' ./model ./distill ./prune ./bench ./cmd/apr
+	$(GO) test -vet=off -timeout 40m -tags emulate -run 'CUDA|Emulated|Decode|GenerationPlan|TeacherIsNot|TeacherResidency|DistillAgrees|BackendsAgree' ./model ./generate ./distill ./prune ./bench ./cmd/apr
 
 # llvmpipe computes on the processor. A machine without it fails: nothing is skipped.
 .PHONY: vulkan

@@ -14,10 +14,11 @@ import (
 	"apr/internal/contracttest"
 	"apr/model"
 	"apr/model/modeltest"
+	"apr/tensor"
 )
 
-// TestCUDATogetherIsReplayed: after a few passes in lock-step the body of each is one launch, with the bits of single
-// launches.
+// TestCUDATogetherIsReplayed: after a few passes in lock-step beside a device the body of each is one launch, with the bits of single
+// launches. Alone they are launched one by one: see model.NewLockstep.
 func TestCUDATogetherIsReplayed(t *testing.T) {
 	dir, err := emulator.Build()
 	if err != nil {
@@ -35,17 +36,25 @@ func TestCUDATogetherIsReplayed(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer d.Close()
-		m, err := model.LoadFrozen(d, f, device.StudentWeights)
+		m, s := model.NewTrainable(d, f.Config), d.NewStream()
+		if err := m.LoadWeights(s, f); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		second, err := d.Beside(d.Alloc("room", device.Besides, tensor.U8, 1, 160<<20))
 		if err != nil {
 			t.Fatal(err)
 		}
-		w := generate.NewTogether(m, d.NewStream(), 5, 16, f.Config.Vocab)
+		defer second.Close()
+		w := generate.NewTogether(m.Beside(second), second.NewStream(), 5, 16, f.Config.Vocab)
 		defer w.Free()
 		texts, err := w.Write(t.Context(), requests)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return texts, d.Stats()
+		return texts, second.(*cuda.Device).Stats()
 	}
 	for _, c := range []cuda.Compute{cuda.BF16, cuda.F32} {
 		want, one := write(cuda.Options{Compute: c, NoGraphs: true})
