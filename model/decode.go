@@ -8,7 +8,7 @@ import (
 )
 
 // onceMost is the most positions that atOnce asks a device for.
-const onceMost = 8
+const onceMost = 4
 
 // atOnce runs all layers for a few positions, and the norm behind them, as one operation, if the device has it.
 func (p *pass) atOnce(dst, x device.Tensor) bool {

@@ -1,4 +1,4 @@
-// All layers of a model for 2 to 8 consecutive positions of a sequence as one launch: decode_layers.cuh for several
+// All layers of a model for 2 to 4 consecutive positions of a sequence as one launch: decode_layers.cuh for several
 // rows of x, with its tiles, copies, exchanges and barriers, and for each row its bits. Matrices are of Q4_K, Q5_K and
 // Q6_K.
 //
@@ -10,6 +10,8 @@
 // it rounds them itself, a span at a time.
 //apr:module target=sm_90a types=bf16 roles=few-row-blocks,optional emulated=yes
 #include "decode_layers.cuh"
+
+constexpr u32 MOST_ROWS = 4; // of x
 
 // How 256 values of four rows of x stand in shared memory: four planes, of which plane j has what lane 4g + t holds of
 // B for groups 2j and 2j+1 at 16·(4g + t), g being twice the row, and one more for lo; then for each plane and row the
@@ -136,9 +138,9 @@ template <> struct Columns<RowsQ6K> {
     }
 };
 
-// times_x adds to acc the products of a span with x of 4·N rows: acc[n][r][t] is what lane t of a row of
+// times_x adds to acc the products of a span with x: acc[r][t] is what lane t of a row of
 // decode_layers.cuh adds up.
-template <class B, int N> APR_DEVICE void times_x(float (&acc)[N][2][4], const u8 *span, const u8 *x) {
+template <class B> APR_DEVICE void times_x(float (&acc)[2][4], const u8 *span, const u8 *x) {
     const u32 l = lane_here();
     const Columns<B> columns(span, l);
     const u8 *lists = x + LISTS_4X + 16 * (l & 3);
@@ -151,18 +153,16 @@ template <class B, int N> APR_DEVICE void times_x(float (&acc)[N][2][4], const u
                 const u32 j = 2 * h + k / 2, e = k % 2;
                 u32 w[4];
                 UNROLL for (u32 i = 0; i < 4; i++) w[i] = (q[e][i] >> 4 * (k >> 1) & 0x0f0f0f0fu) | ((k < 2 ? upper[i] << (4 - 2 * k) : upper[i] >> (2 * k - 4)) & 0x30303030u);
-                UNROLL for (u32 n = 0; n < N; n++) {
-                    const u32x2 b = *(const u32x2 *)(x + n * SPAN_4X + plane_4x(j) + 16 * l + 8 * e);
-                    const float scale = *(const float *)(lists + n * SPAN_4X + 64 * j + 4 * e);
-                    UNROLL for (u32 i = 0; i < 2; i++) {
-                        const u32 half[4] = {w[2 * i], w[2 * i + 1], 0, 0};
-                        const float total = *(const float *)(lists + n * SPAN_4X + HALVES_4X - LISTS_4X + 64 * j + 4 * e + 8 * i);
-                        i32 d[4] = {};
-                        mma_us(d, half, b[i], 0);
-                        UNROLL for (u32 r = 0; r < 2; r++) {
-                            float &sum = acc[n][r][2 * h + i];
-                            sum = with_group<B>(sum, columns.scale(codes, r, k, i), 0, mul_rn(scale, (float)(d[2 * r] * 256 + d[2 * r + 1])), total);
-                        }
+                const u32x2 b = *(const u32x2 *)(x + plane_4x(j) + 16 * l + 8 * e);
+                const float scale = *(const float *)(lists + 64 * j + 4 * e);
+                UNROLL for (u32 i = 0; i < 2; i++) {
+                    const u32 half[4] = {w[2 * i], w[2 * i + 1], 0, 0};
+                    const float total = *(const float *)(lists + HALVES_4X - LISTS_4X + 64 * j + 4 * e + 8 * i);
+                    i32 d[4] = {};
+                    mma_us(d, half, b[i], 0);
+                    UNROLL for (u32 r = 0; r < 2; r++) {
+                        float &sum = acc[r][2 * h + i];
+                        sum = with_group<B>(sum, columns.scale(codes, r, k, i), 0, mul_rn(scale, (float)(d[2 * r] * 256 + d[2 * r + 1])), total);
                     }
                 }
             }
@@ -174,67 +174,56 @@ template <class B, int N> APR_DEVICE void times_x(float (&acc)[N][2][4], const u
             float s[2][2], off[2][2];
             UNROLL for (u32 e = 0; e < 2; e++)
                 UNROLL for (u32 r = 0; r < 2; r++) columns.scales(s[e][r], off[e][r], r, 2 * j + e);
-            UNROLL for (u32 n = 0; n < N; n++) {
-                const u32x4 b = load16(x + n * SPAN_4X + plane_4x(j) + 16 * l);
-                const f32x4 list = *(const f32x4 *)(lists + n * SPAN_4X + 64 * j); // scales, sums
-                UNROLL for (u32 e = 0; e < 2; e++) {
-                    i32 d[4] = {};
-                    mma_us(d, w[e], b[2 * e], b[2 * e + 1]);
-                    UNROLL for (u32 r = 0; r < 2; r++)
-                        acc[n][r][j] = with_group<B>(acc[n][r][j], s[e][r], off[e][r], mul_rn(list[e], (float)(d[2 * r] * 256 + d[2 * r + 1])), list[2 + e]);
-                }
+            const u32x4 b = load16(x + plane_4x(j) + 16 * l);
+            const f32x4 list = *(const f32x4 *)(lists + 64 * j); // scales, sums
+            UNROLL for (u32 e = 0; e < 2; e++) {
+                i32 d[4] = {};
+                mma_us(d, w[e], b[2 * e], b[2 * e + 1]);
+                UNROLL for (u32 r = 0; r < 2; r++)
+                    acc[r][j] = with_group<B>(acc[r][j], s[e][r], off[e][r], mul_rn(list[e], (float)(d[2 * r] * 256 + d[2 * r + 1])), list[2 + e]);
             }
         }
     }
 }
 
 // PassProduct is Product for rows of x. Types take turns in one loop, which has room for one of what all have.
-template <int N> struct PassProduct {
+struct PassProduct {
     const PassArgs &a;
     const Model &m;
-    u8 *shared; // x, by span and four rows; or what warps have of it, one span each
+    u8 *shared; // x, by span; or what warps have of it, one span each
     Ring ring;
     Feed feed;
-    static constexpr bool AHEAD = N == 1; // with eight rows there is no room for x of the next span during products
-    u32x4 ahead[AHEAD ? 4 : 1];
-    template <int M> APR_METHOD void ask(u32x4 (&v)[M], const bf16 *row, u32 span, u32 count) const {
-        const bf16 *pack = row + 256 * span + 8 * lane_here();
-        UNROLL for (u32 r = 0; r < M; r++)
-            if (r < count) v[r] = strong_load16(pack + r * (u64)a.inter);
+    u32x4 ahead[MOST_ROWS]; // of the next span of down's x
+    APR_METHOD void ask(const bf16 *from, u32 span) {
+        const bf16 *pack = from + 256 * span + 8 * lane_here();
+        UNROLL for (u32 r = 0; r < MOST_ROWS; r++)
+            if (r < a.rows) ahead[r] = strong_load16(pack + r * (u64)a.inter);
     }
-    // own_x rounds 256 columns of x, of which rows stand at from, for the warp alone, and may ask for those of span `next`.
+    // own_x rounds 256 columns of x, of which rows stand at from, for the warp alone, and asks for those of span `next`.
     APR_METHOD const u8 *own_x(const bf16 *from, u32 span, u32 next) {
-        u8 *x = shared + warp() * (N * SPAN_4X);
-        NO_UNROLL for (u32 first = 0; first < a.rows; first += 4) {
-            const bf16 *row = from + first * (u64)a.inter;
-            const u32 count = (u32)min_of(4, a.rows - first);
-            u32x4 v[4] = {};
-            if constexpr (AHEAD) UNROLL for (u32 r = 0; r < 4; r++) v[r] = ahead[r];
-            else ask(v, row, span, count);
-            NO_UNROLL for (u32 r = 0; r < count; r++)
-                round_row(x + first / 4 * SPAN_4X, r, settled(pick(v, r), row + r * (u64)a.inter, 32 * span, a.inter / 8));
-        }
-        if constexpr (AHEAD) ask(ahead, from, next, a.rows);
+        u8 *x = shared + warp() * SPAN_4X;
+        UNROLL for (u32 r = 0; r < MOST_ROWS; r++)
+            if (r < a.rows) round_row(x, r, settled(ahead[r], from + r * (u64)a.inter, 32 * span, a.inter / 8));
+        ask(from, next);
         sync_warp();
         return x;
     }
     // multiply writes the warp's sums of the rows of its tiles for each row of x, which stands in shared memory or, of
-    // down, where other blocks left it.
+    // down, at from.
     APR_METHOD void multiply(u32 layer, u32 product, const Span *spans, u32 count) {
-        float acc[N][2][4] = {};
-        if constexpr (AHEAD)
-            if (product == 3 && count > 0) ask(ahead, PassExchange(a, layer).product, spans[0].number, a.rows);
+        float acc[2][4] = {};
+        if (product == 3 && count > 0) ask(PassExchange(a, layer).product, spans[0].number);
         NO_UNROLL for (u32 i = 0; i < count; i++) {
             const Span s = spans[i];
             const u32 kind = m.layers[layer].kind[s.matrix], type = kind / 4096, before = s.at * 2 * (kind & 4095);
             int which = (int)product;
             opaque(which); // or there would be a loop for each product
-            const u8 *x = shared + s.number * (N * SPAN_4X);
+            const u8 *x = shared + s.number * SPAN_4X;
             if (which == 3) x = own_x(PassExchange(a, layer).product, s.number, spans[min_of(i + 1, count - 1)].number);
             const u8 *w = ring.wait() + lead(before);
-            if (type == 0) times_x<RowsQ4K, N>(acc, w, x);
-            else if (type == 2) times_x<RowsQ6K, N>(acc, w, x);
-            else times_x<RowsQ5K, N>(acc, w, x);
+            if (type == 0) times_x<RowsQ4K>(acc, w, x);
+            else if (type == 2) times_x<RowsQ6K>(acc, w, x);
+            else times_x<RowsQ5K>(acc, w, x);
             sync_warp(); // every lane has read: the slot may be filled again, as may x
             feed.fill(m, ring);
             ring.advance(a);
@@ -242,13 +231,11 @@ template <int N> struct PassProduct {
             int at = (int)a.sums_at;
             opaque(at);
             float *sums = (float *)(shared + at);
-            UNROLL for (u32 k = 0; k < N; k++) {
-                const u32 row = 4 * k + (lane() & 3);
-                UNROLL for (u32 r = 0; r < 2; r++) {
-                    const float v = (acc[k][r][0] + acc[k][r][1]) + (acc[k][r][2] + acc[k][r][3]);
-                    if (row < a.rows) sums[(row * (DECODE_WARPS + a.tiles) + s.place) * TILE + (lane() >> 2) + 8 * r] = v;
-                    UNROLL for (u32 t = 0; t < 4; t++) acc[k][r][t] = 0;
-                }
+            const u32 row = lane() & 3;
+            UNROLL for (u32 r = 0; r < 2; r++) {
+                const float v = (acc[r][0] + acc[r][1]) + (acc[r][2] + acc[r][3]);
+                if (row < a.rows) sums[(row * (DECODE_WARPS + a.tiles) + s.place) * TILE + (lane() >> 2) + 8 * r] = v;
+                UNROLL for (u32 t = 0; t < 4; t++) acc[r][t] = 0;
             }
         }
     }
@@ -306,7 +293,7 @@ APR_DEVICE void normalised_rows(const PassArgs &a, const bf16 *from, const NormP
 }
 
 // rounded_rows writes rows that other blocks have computed to x in integers, 256 columns a warp.
-template <int N> APR_DEVICE void rounded_rows(const PassArgs &a, const bf16 *from, u32 cols, u8 *x) {
+APR_DEVICE void rounded_rows(const PassArgs &a, const bf16 *from, u32 cols, u8 *x) {
     constexpr u32 LOADS = 4;
     const u32 spans = cols / 256, all = a.rows * spans;
     NO_UNROLL for (u32 first = warp(); first < all; first += LOADS * DECODE_WARPS) {
@@ -315,7 +302,7 @@ template <int N> APR_DEVICE void rounded_rows(const PassArgs &a, const bf16 *fro
             if (first + k * DECODE_WARPS < all) v[k] = strong_load16(from + 256 * (u64)(first + k * DECODE_WARPS) + 8 * lane());
         NO_UNROLL for (u32 i = first, k = 0; i < all && k < LOADS; i += DECODE_WARPS, k++) {
             const u32 row = i / spans, span = i % spans;
-            round_row(x + (span * N + row / 4) * SPAN_4X, row % 4, settled(pick(v, k), from, 32 * i, 32 * all));
+            round_row(x + span * SPAN_4X, row, settled(pick(v, k), from, 32 * i, 32 * all));
         }
     }
 }
@@ -415,8 +402,8 @@ constexpr u32 SHARE_KEYS = 768, MOST_SHARES = 64;
 APR_DEVICE u32 shares_of(const PassArgs &a, u32 row) { return (u32)min_of((a.position + row + SHARE_KEYS) / SHARE_KEYS, MOST_SHARES); }
 
 // attend_row is attend for a row, which sees the keys of those before it. All of them are finished by every block that
-// needs them; the cache gets the row's own. fresh has a row of 256 for q, 4·N for keys and 4·N for values.
-template <int N> APR_DEVICE void attend_row(const PassArgs &a, const DecodeLayer &layer, u32 number, u32 row, u32 h, u32 split, u8 *shared, float *squares) {
+// needs them; the cache gets the row's own. fresh has a row of 256 for q, 4 for keys and 4 for values.
+APR_DEVICE void attend_row(const PassArgs &a, const DecodeLayer &layer, u32 number, u32 row, u32 h, u32 split, u8 *shared, float *squares) {
     const u32 d = a.d, half = d / 2, group = a.heads / a.kv_heads, g = h / group, all = (a.heads + 2 * a.kv_heads) * d;
     int of_thread = (int)thread();
     opaque(of_thread);
@@ -424,7 +411,7 @@ template <int N> APR_DEVICE void attend_row(const PassArgs &a, const DecodeLayer
     const int position = (int)a.position, keys_seen = position + (int)row + 1, splits = (int)shares_of(a, row);
     const int share = (keys_seen - 1 + splits) / splits, first = (int)split * share, end = (int)min_of(keys_seen, first + share);
     float *parts = (float *)shared;
-    bf16 *fresh = (bf16 *)(shared + 4 * PART * WARPS), *fresh_k = fresh + 256, *fresh_v = fresh_k + 4 * N * 256;
+    bf16 *fresh = (bf16 *)(shared + 4 * PART * WARPS), *fresh_k = fresh + 256, *fresh_v = fresh_k + MOST_ROWS * 256;
     const bf16 *qkv = PassExchange(a, number).qkv + i;
     auto column = [&](u32 k) {
         return k == 0 ? row * all + h * d : k <= row + 1 ? (k - 1) * all + (a.heads + g) * d : (k - row - 2) * all + (a.heads + a.kv_heads + g) * d;
@@ -486,14 +473,14 @@ template <int N> APR_DEVICE void attend_row(const PassArgs &a, const DecodeLayer
     if (thread() == 0) to[256] = r.top, to[257] = r.sum;
 }
 
-// The whole, for up to 4·N rows. Grid: one block a multiprocessor, all at once.
-template <int N> APR_DEVICE void decode_rows(const PassArgs &a) {
+// The whole. Grid: one block a multiprocessor, all at once.
+APR_DEVICE void decode_pass(const PassArgs &a) {
     DYNAMIC_SHARED(shared);
     SHARED(Share, shares, 8);
     SHARED(u32, counts, DECODE_WARPS * PRODUCTS);
     SHARED(u64, filled, DECODE_WARPS * SLOTS);
     SHARED(u32, meetings, 1);
-    SHARED(float, squares, 4 * N * DECODE_WARPS);
+    SHARED(float, squares, MOST_ROWS * DECODE_WARPS);
     DecodeLayer *layers = (DecodeLayer *)(shared + a.layers_at);
     const Model m = {a, layers, shares};
     for (u32 i = thread(); i < a.count * (sizeof(DecodeLayer) / 16); i += threads()) store16((u8 *)layers + 16 * i, load16((const u8 *)a.layers + 16 * i));
@@ -528,7 +515,7 @@ template <int N> APR_DEVICE void decode_rows(const PassArgs &a) {
         opaque(w);
         return counts[w * PRODUCTS + product];
     };
-    PassProduct<N> x = {a, m, shared, {shared + a.ring_at + warp() * a.slots * a.pitch, filled + warp() * SLOTS, 0, 0, 0}, {work.spans + warp() * a.spans, 0, 0, count(0) + count(1) + count(2) + count(3), 0, nullptr, 0}, {}};
+    PassProduct x = {a, m, shared, {shared + a.ring_at + warp() * a.slots * a.pitch, filled + warp() * SLOTS, 0, 0, 0}, {work.spans + warp() * a.spans, 0, 0, count(0) + count(1) + count(2) + count(3), 0, nullptr, 0}, {}};
     if (x.feed.count > 0) {
         x.feed.describe(m);
         NO_UNROLL for (u32 n = 0; n < a.slots; n++) x.feed.fill(m, x.ring), x.ring.advance(a);
@@ -547,9 +534,9 @@ template <int N> APR_DEVICE void decode_rows(const PassArgs &a) {
             if (product % 2 == 0) {
                 const PassExchange e(a, product == 0 ? layer - 1 : layer);
                 normalised_rows(a, product == 0 ? e.down : e.o, w, squares, [&](u32x4 v, u32 row, u32 pack, bool) {
-                    round_row(shared + (pack / 32 * N + row / 4) * SPAN_4X, row % 4, v);
+                    round_row(shared + pack / 32 * SPAN_4X, row, v);
                 });
-            } else if (product == 1) rounded_rows<N>(a, PassExchange(a, layer).att, m.cols(1), shared);
+            } else if (product == 1) rounded_rows(a, PassExchange(a, layer).att, m.cols(1), shared);
             sync_block();
             if (product == 2) arrive();
             if (product == 3 && last_warp()) {
@@ -572,7 +559,7 @@ template <int N> APR_DEVICE void decode_rows(const PassArgs &a) {
             NO_UNROLL for (u32 item = block(); item < a.rows * a.heads * splits; item += blocks()) {
                 const u32 h = item % a.heads, row = item / a.heads % a.rows, split = item / a.heads / a.rows;
                 if (split >= shares_of(a, row)) continue;
-                attend_row<N>(a, layers[layer], layer, row, h, split, shared, squares);
+                attend_row(a, layers[layer], layer, row, h, split, shared, squares);
                 sync_block();
             }
             if (splits == 1) continue;
@@ -595,5 +582,4 @@ template <int N> APR_DEVICE void decode_rows(const PassArgs &a) {
     }
 }
 
-KERNEL(decode_rows_4, PassArgs, 32 * DECODE_WARPS, 1) { decode_rows<1>(a); }
-KERNEL(decode_rows_8, PassArgs, 32 * DECODE_WARPS, 1) { decode_rows<2>(a); }
+KERNEL(decode_rows, PassArgs, 32 * DECODE_WARPS, 1) { decode_pass(a); }

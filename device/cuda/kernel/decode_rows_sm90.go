@@ -12,7 +12,7 @@ import (
 const PassModule = "decode_rows_sm90"
 
 // DecodeRowsMost is how many positions DecodeRows computes at most.
-const DecodeRowsMost = 8
+const DecodeRowsMost = 4
 
 const passSpan = 3*512 + 80 + 512 + 2*256 // SPAN_4X of decode_rows_sm90.cu
 
@@ -26,14 +26,6 @@ type passArgs struct {
 }
 
 var _ [208]byte = [unsafe.Sizeof(passArgs{})]byte{}
-
-// passSets is how many times four rows of x a launch for so many rows has room for.
-func passSets(rows int) int {
-	if rows > 4 {
-		return 2
-	}
-	return 1
-}
 
 // DecodeRowsServes returns nil if DecodeRows supports these layers, in tiles, for so many positions on a device with
 // `blocks` multiprocessors, else the reason. Of what VariantsModule has beyond LayersModule it supports norms of heads
@@ -66,7 +58,7 @@ func DecodeRowsServes(layers []DecodeLayer, s DecodeShape, rows, blocks int) err
 // shapePass divides shared memory for several rows of x, as shapeLayers does for one. In front is x of all products but
 // down, or each warp's 256 columns of down's x, or what attention needs.
 func shapePass(layers []DecodeLayer, s DecodeShape, rows, blocks int) (p layersPlan, ok bool) {
-	q, kv, sets := s.Heads*s.HeadDim, s.KVHeads*s.HeadDim, passSets(rows)
+	q, kv := s.Heads*s.HeadDim, s.KVHeads*s.HeadDim
 	for i := range layers {
 		for _, w := range layers[i].matrices() {
 			p.hold(w)
@@ -75,7 +67,7 @@ func shapePass(layers []DecodeLayer, s DecodeShape, rows, blocks int) (p layersP
 	p.warpSpans = p.divide(blocks, []productShape{
 		{q + 2*kv, 1, s.Hidden}, {s.Hidden, 1, q}, {s.Inter, 2, s.Hidden}, {s.Hidden, 1, s.Inter},
 	})
-	front := max(sets*passSpan*max(ceil(max(s.Hidden, q), 256), layersWarps), 4*decodePart*layersWarps+2*256*(1+8*sets))
+	front := max(passSpan*max(ceil(max(s.Hidden, q), 256), layersWarps), 4*decodePart*layersWarps+2*256*(1+2*DecodeRowsMost))
 	return p.place(front, s.Shared-layersStatic, [...]int{
 		4 * TileRows * (layersWarps + p.blockTiles) * rows, 4 * TileRows * ceil(s.Hidden/TileRows, blocks) * rows,
 		4 * TileRows * ceil((q+2*kv)/TileRows, blocks), 8 * p.warpSpans * layersWarps, 2 * 4 * p.blockTiles,
@@ -116,7 +108,7 @@ func DecodeRows(queue Queue, y, x, norm Mat, layers []DecodeLayer, s DecodeShape
 		a.part = queue.Scratch(4 * decodePart * splits * x.Rows * s.Heads)
 	}
 	queue.Launch(Launch{
-		Module: PassModule, Kernel: fmt.Sprintf("decode_rows_%d", 4*passSets(x.Rows)),
+		Module: PassModule, Kernel: "decode_rows",
 		Grid: [3]int{blocks, 1, 1}, Block: 32 * layersWarps, Shared: p.shared, Together: true, Args: unsafe.Pointer(a),
 	})
 }
