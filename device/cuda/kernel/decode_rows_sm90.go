@@ -68,7 +68,8 @@ func shapePass(layers []DecodeLayer, s DecodeShape, rows, blocks int) (p layersP
 		{q + 2*kv, 1, s.Hidden}, {s.Hidden, 1, q}, {s.Inter, 2, s.Hidden}, {s.Hidden, 1, s.Inter},
 	})
 	attention := 4*decodePart*layersWarps + 2*256*(1+2*DecodeRowsMost)
-	front := max(passSpan*max(ceil(max(s.Hidden, q), 256), layersWarps), attention)
+	spans := max(ceil(max(s.Hidden, q), 256), layersWarps)
+	front := max(passSpan*spans, attention)
 	return p.place(front, s.Shared-layersStatic, [...]int{
 		4 * TileRows * (layersWarps + p.blockTiles) * rows, 4 * TileRows * ceil(s.Hidden/TileRows, blocks) * rows,
 		4 * TileRows * ceil((q+2*kv)/TileRows, blocks), 8 * p.warpSpans * layersWarps, 2 * 4 * p.blockTiles,
