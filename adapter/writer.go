@@ -70,9 +70,12 @@ const likeAngles = 32
 type Likeness int
 
 const (
+	// Strangers have neither norms nor embeddings in common.
 	Strangers Likeness = iota
-	Relatives          // equal shapes and one embedding: a copy in other scales or another order, or a fine-tuned one
-	OneModel           // equal norms
+	// Relatives have equal shapes and one embedding: a copy in other scales or another order, or a fine-tuned one.
+	Relatives
+	// OneModel has equal norms.
+	OneModel
 )
 
 // CompareWriters says what two names of writers, as text or the files of models have them, say of the models.
