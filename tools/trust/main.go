@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 )
@@ -240,8 +241,19 @@ func write(here, card *report, w io.Writer) error {
 			}
 		}
 	}
-	fmt.Fprintf(out, "**%s**\n\n", headline(here))
+	line := headline(here)
+	missing, err := unreported(here)
+	if err != nil {
+		return err
+	}
+	if len(missing) > 0 {
+		line += fmt.Sprintf(", %d contracts not run", len(missing))
+	}
+	fmt.Fprintf(out, "**%s**\n\n", line)
 	contracts(out, here, onCard)
+	if len(missing) > 0 {
+		fmt.Fprintf(out, "No report, so that nothing is said of: %s.\n\n", strings.Join(missing, ", "))
+	}
 	origin(out, here, card)
 	unavailable(out, here, there)
 	fmt.Fprint(out, "\n## Every check\n\n| check | here | on a GPU | cases | mutants that it finds | how it is run |\n|---|---|---|---:|---|---|\n")
@@ -268,6 +280,21 @@ func (k check) here() string {
 		return "UPHELD, emulated"
 	}
 	return k.Status
+}
+
+// unreported returns the contracts of the folder that no report is of.
+func unreported(here *report) (ids []string, err error) {
+	files, err := filepath.Glob("contracts/*.yaml")
+	if err != nil || len(files) == 0 {
+		return nil, fmt.Errorf("contracts/*.yaml: %d files, %v: trust is run where the repository begins", len(files), err)
+	}
+	for _, f := range files {
+		id := strings.TrimSuffix(filepath.Base(f), ".yaml")
+		if !slices.ContainsFunc(here.Contracts, func(c contract) bool { return c.ID == id }) {
+			ids = append(ids, id)
+		}
+	}
+	return ids, nil
 }
 
 // headline counts all checks here.
