@@ -60,6 +60,8 @@ func (p *pass) decodeLacks(b *layer, n int) string {
 		return "a layer's output is multiplied by 0"
 	case n > 1 && b.Attn.Window > 0 && p.cache.layers[b.Attn.KVFrom].held+n > b.Attn.Window:
 		return "positions that see different windows"
+	case n > 1 && b.ple > 0:
+		return "per-layer embeddings of several positions"
 	case !b.hasExperts():
 		return ""
 	case m.router.lora != nil || m.gate.lora != nil || m.up.lora != nil || m.down.lora != nil:
