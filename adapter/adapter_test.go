@@ -409,7 +409,8 @@ func TestAnotherModel(t *testing.T) {
 	}
 }
 
-// Names of writers are compared by norms, or by shape and angles; what is no name, or has no angles, is a stranger.
+// CompareWriters compares two names by their norms, then by shape and angles. A string that is no name is a stranger's, as is a name
+// without angles whose norms differ.
 func TestCompareWriters(t *testing.T) {
 	angles, far := strings.Repeat("00", 32), strings.Repeat("00", 27)+strings.Repeat("ff", 5)
 	near := strings.Repeat("00", 28) + strings.Repeat("ff", 4) // 32 bits

@@ -245,25 +245,11 @@ func runRun(ctx context.Context, e *cli.Env, o *runOptions) (cli.Result, error) 
 	if err != nil {
 		return nil, err
 	}
-	r, err := o.load(ctx, e, f, where, small, func(dev *opened) error {
-		gen := o.gen
-		gen.MaxTokens = min(gen.MaxTokens, room-longest)
-		if small != nil {
-			return dev.prepareDraft(model.Describe(f), model.Describe(small), o.draft.tokens, longest, gen)
-		}
-		_, err := dev.prepare(model.Describe(f), longest, gen)
-		return err
-	})
+	r, err := o.loadBoth(ctx, e, f, small, where, longest, room)
 	if err != nil {
 		return nil, err
 	}
 	defer r.dev.Close()
-	r.room = room
-	if small != nil {
-		if err := r.loadDraft(small, room); err != nil {
-			return nil, err
-		}
-	}
 	streamed := o.stream || !e.Settings.Given("stream") && e.StdoutIsTerminal() && !e.JSON
 	if streamed {
 		r.out = e.Out
@@ -282,6 +268,33 @@ func runRun(ctx context.Context, e *cli.Env, o *runOptions) (cli.Result, error) 
 		onePrompt: *one, Decoding: one.decoding, Backend: r.dev.Info().Kind, Seed: o.seed, Draft: one.draft,
 		benchmark: o.benchmark, streamed: streamed,
 	}, nil
+}
+
+// loadBoth loads a model, and its draft unless that is nil, for texts of up to room tokens behind prompts of up to `longest`. The caller
+// closes the device.
+func (o *runOptions) loadBoth(
+	ctx context.Context, e *cli.Env, f, small *modelfile.Files, where backend, longest, room int,
+) (*runner, error) {
+	r, err := o.load(ctx, e, f, where, small, func(dev *opened) error {
+		gen := o.gen
+		gen.MaxTokens = min(gen.MaxTokens, room-longest)
+		if small != nil {
+			return dev.prepareDraft(model.Describe(f), model.Describe(small), o.draft.tokens, longest, gen)
+		}
+		_, err := dev.prepare(model.Describe(f), longest, gen)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	r.room = room
+	if small != nil {
+		if err := r.loadDraft(small, room); err != nil {
+			r.dev.Close()
+			return nil, err
+		}
+	}
+	return r, nil
 }
 
 // explainDraft says on stderr what the draft was worth, behind the text that was streamed.

@@ -248,8 +248,8 @@ func reseal(t *testing.T, dir string) {
 	}
 }
 
-// Whatever field of a record was edited, a check that names the record disagrees. Edits that different checks shall find are made in
-// one copy of a run, whose scores take longer than all else; those of a record as a whole have a copy each.
+// Whatever field of a record was edited, a check that names the record disagrees. Scoring a copy of the run takes longest, so that edits
+// which different checks find share one copy. An edit that only the hash of a record finds has a copy of its own.
 func TestVerifyRecords(t *testing.T) {
 	dir := smallRun(t)
 	whole := os.DirFS(dir)

@@ -115,7 +115,7 @@ func (l *layout) scratch() int64 {
 	switch {
 	case l.experts > 0 && !l.many:
 		return 0
-	case l.experts > 0 && l.fp8: // those of one expert at least
+	case l.experts > 0 && l.fp8: // the matrix of one expert at least
 		return fp8Rows + max(values/int64(l.experts), min(expansionMost, values))
 	case l.experts > 0:
 		return max(values/int64(l.experts)*int64(l.act.BlockBytes()), min(expansionMost, values*int64(l.act.BlockBytes())))

@@ -64,8 +64,8 @@ func (b *decodeBench) loaded(s stacked, experts int) device.Weight {
 	return w
 }
 
-// router returns a router whose logits of normed rows are about as far apart as those of a trained one, and the same
-// with its rows turned by one.
+// router returns a router w, and turned, which is w with its rows moved on by one. Over normed rows the logits of w are about as
+// far apart as a trained router's.
 func (b *decodeBench) router(experts, cols int) (w, turned device.Weight) {
 	v := b.values(experts*cols, 2/math.Sqrt(float64(cols)))
 	load := func(v []float32) device.Weight {

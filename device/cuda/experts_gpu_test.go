@@ -196,8 +196,8 @@ func (b *expertsBench) compare(w device.Weight, what string, shape [2]int, slots
 	return now, before
 }
 
-// TestExpertsFP8 compares products of experts in 8-bit floats with those of the same blocks in bfloat16, of slots and
-// of rows of tokens.
+// TestExpertsFP8 multiplies the same blocks in 8-bit floats and in bfloat16 and compares the results: once with a row of x for each
+// slot, once with rows of tokens that slots name.
 func TestExpertsFP8(t *testing.T) {
 	d := open(t, cuda.Options{})
 	defer d.Close()

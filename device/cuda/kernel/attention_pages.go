@@ -14,7 +14,7 @@ const PagesModule = "attention_pages"
 
 const pagesQueries = 8 // query heads of a block of pages_tiles
 
-// pagesWarps are those of a block of pages_tiles, by columns of a head.
+// pagesWarps are the warps of a thread block of pages_tiles, by columns of a head.
 var pagesWarps = map[int]int{64: 8, 128: 6, 256: 4}
 
 // pagesArgs is struct PagesArgs of attention_pages.cu.
@@ -33,10 +33,10 @@ var _ [168]byte = [unsafe.Sizeof(pagesArgs{})]byte{}
 // [pool, KVHeads·d]; all float32 or all bfloat16. Sums are float32. A row of more than decodeShare keys is cut into as
 // many shares as its own number of keys says, which a second kernel joins, so that no row's bits depend on another's.
 //
-// Heads of 64, 128 or 256 columns in bfloat16 go through tensor cores, for which weights are rounded to bfloat16.
+// Heads of 64, 128 or 256 columns in bfloat16 go through tensor cores, for which softmax weights are rounded to bfloat16.
 //
-// Bytes moved: those of q and o, and those of the keys and values that rows see; by tensor cores once for eight query
-// heads of a group, else once for each (the second-level cache has most of them).
+// Bytes moved: q, o, and the keys and values that rows see. Tensor cores read a key once for up to eight query heads of a
+// group; the plain kernel reads it once for each head, mostly from the second-level cache.
 func AttendPages(queue Queue, o, q, k, v, table, first, keys, sinks Mat, a device.Paged) {
 	n := q.Rows
 	if n == 0 {

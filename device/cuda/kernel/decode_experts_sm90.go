@@ -21,7 +21,7 @@ const (
 type ExpertsShape struct {
 	DecodeShape
 	Experts, Active int
-	Renorm          bool // weights are the softmax of the chosen logits, not those of all
+	Renorm          bool // the softmax is over the logits of the chosen experts, not over all logits
 }
 
 // chosen returns the shape of layers that have the chosen experts alone, as one network.
