@@ -282,8 +282,11 @@ func (l *leg) judgeFirst(k int, of side, first firstReading, positions int) erro
 			"the divergence of step %d%s is %.1e: before it the student gives the teacher's distribution; "+
 				"is it a copy of the teacher?", k, where, first.kl)
 	}
-	if !l.firstApplied() || !(first.top1 >= agreeingIDs) {
+	if !l.firstApplied() {
 		return nil
+	}
+	if !(first.top1 >= agreeingIDs) {
+		return l.judgeFew(k, of, first, positions)
 	}
 	part, why := l.run.in.agreeingPart(of)
 	detail := map[string]any{"leg": l.name, "step": k, "top1_agreement": first.top1}
@@ -295,7 +298,7 @@ func (l *leg) judgeFirst(k int, of side, first firstReading, positions int) erro
 		case first.top1 >= agreeingFirst && positions >= fewPositions:
 			return l.sameFirstIDs(k, of, detail, first, positions)
 		default:
-			return nil
+			return l.judgeFew(k, of, first, positions)
 		}
 	}
 	detail["kl"], detail["entropy"], detail["at_most"] = first.kl, first.entropy, part*first.entropy
@@ -371,6 +374,17 @@ func smaller(a, b arch.Config) bool {
 
 // fewPositions are too few to say that first ids agree: half a row of the shortest text.
 const fewPositions = 8
+
+// judgeFew reports, after a first step of fewer positions than fewPositions, a student that has the teacher's embedding: what
+// rounding does to one id may hide a copy there. A student that was cut out of the teacher has that embedding too and is not reported, nor
+// is a copy of one of several teachers, whose embeddings are not compared.
+func (l *leg) judgeFew(k int, of side, first firstReading, positions int) error {
+	in := l.run.in
+	if positions >= fewPositions || of.name != "" || smaller(in.studentConfig, in.described()) {
+		return nil
+	}
+	return l.checkEmbedding(k, first)
+}
 
 // sameFirstIDs reports a student that chooses the teacher's id nearly everywhere, with other probabilities.
 func (l *leg) sameFirstIDs(k int, of side, detail map[string]any, first firstReading, positions int) error {
