@@ -42,7 +42,7 @@ func TestFirstStepOfFewTargets(t *testing.T) {
 	}
 	cut := reshapedCopy(t, tensor.F32, func(c *arch.Config) { c.Layers = c.Layers[:3] },
 		func(_ string, _ []int, v []float32) []float32 { return v })
-	for _, text := range []string{"c", "y", "T", "0"} {
+	for _, text := range []string{"c", "y", ")", "\t"} {
 		if r := run(text, cut); r.event(runlog.FirstStepAgrees) || r.event(runlog.EmbeddingAgrees) {
 			t.Errorf("cut to 3 layers, %q: messages %q", text, r.said)
 		}
