@@ -289,6 +289,9 @@ func (l *leg) judgeFirst(k int, of side, first firstReading, positions int) erro
 		return l.judgeFew(k, of, first, positions)
 	}
 	part, why := l.run.in.agreeingPart(of)
+	if positions < fewPositions && smaller(l.run.in.studentConfig, of.config) {
+		part, why = agreeing, "" // what is cut out of the teacher has its embedding, and some ids it still predicts
+	}
 	detail := map[string]any{"leg": l.name, "step": k, "top1_agreement": first.top1}
 	if !(first.kl <= part*first.entropy) {
 		switch t := first.tempered; {
@@ -375,9 +378,9 @@ func smaller(a, b arch.Config) bool {
 // fewPositions are too few to say that first ids agree: half a row of the shortest text.
 const fewPositions = 8
 
-// judgeFew reports, after a first step of fewer positions than fewPositions, a student that has the teacher's embedding: what
-// rounding does to one id may hide a copy there. A student that was cut out of the teacher has that embedding too and is not reported, nor
-// is a copy of one of several teachers, whose embeddings are not compared.
+// judgeFew reports, after a first step of fewer positions than fewPositions, a student that has the teacher's embedding:
+// what rounding does to one id may hide a copy there. A student that was cut out of the teacher has that embedding too
+// and is not reported, nor is a copy of one of several teachers, whose embeddings are not compared.
 func (l *leg) judgeFew(k int, of side, first firstReading, positions int) error {
 	in := l.run.in
 	if positions >= fewPositions || of.name != "" || smaller(in.studentConfig, in.described()) {
