@@ -255,8 +255,8 @@ func splitPEFT(name string) (matrix, which string, ok bool) {
 	return m + ".weight", "b", is && ok
 }
 
-// SavePEFT writes the adapter as a folder that PEFT loads, and returns the names of its files. Existing files are refused without
-// force.
+// SavePEFT writes the adapter as a folder that PEFT loads, and returns the names of its files. A folder that holds
+// anything is refused without force; with it, what else it holds stays.
 func (a *Adapter) SavePEFT(dir string, force bool) ([]string, error) {
 	all, err := a.placed(func(s arch.Slot) arch.Place { return s.HF })
 	if err != nil {
@@ -265,6 +265,9 @@ func (a *Adapter) SavePEFT(dir string, force bool) ([]string, error) {
 	text, err := json.MarshalIndent(a.peftConfig(all), "", "  ")
 	if err != nil {
 		return nil, err
+	}
+	if entries, err := os.ReadDir(dir); err == nil && len(entries) > 0 && !force {
+		return nil, fault.In(fault.Invalid, dir, "already exists and is not empty").WithHint("give --force to write into it")
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fault.In(fault.IO, dir, "cannot be created").Because(err)
