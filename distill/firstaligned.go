@@ -62,7 +62,7 @@ func (t *Trainer) atTaught(a *teacher.Aligned, b corpus.Batch) (r firstReading, 
 // divergenceOf returns KL(p‖q) and H(p) in nats, p and q the softmax of the teacher's and the student's logits.
 func divergenceOf(teacher, student []float32) (kl, entropy float64) {
 	p, entropy := softmax(teacher)
-	mine, theirs := logSumExp(student, 1), logSumExp(teacher, 1)
+	mine, theirs := logSumExp(student), logSumExp(teacher)
 	for i, x := range p {
 		kl += x * ((float64(teacher[i]) - theirs) - (float64(student[i]) - mine))
 	}

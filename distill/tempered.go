@@ -50,17 +50,41 @@ func fitTemperature(student, teacher []float32, v int) (r temperedReading) {
 			expected += x * float64(student[at+i]) / rows
 		}
 	}
-	// In the scale s of logits, KL(s) = mean logΣexp(s·z) − s·Σ p·z − H is convex.
-	kl := func(logScale float64) float64 {
-		s, sum := math.Exp(logScale), 0.0
-		for at := 0; at < len(student); at += v {
-			sum += logSumExp(student[at:at+v], s) / rows
-		}
-		return sum - s*expected - r.entropy
+	tops := make([]float64, r.positions)
+	for i := range tops {
+		row := student[i*v : (i+1)*v]
+		tops[i] = float64(row[largest(row)])
 	}
-	scale := least(kl, -temperatures, temperatures)
-	r.kl, r.temperature = kl(scale), math.Exp(-scale)
+	// In the scale s of logits, KL(s) = mean logΣexp(s·z) − s·Σ p·z − H is convex, and its derivative is the mean of z
+	// under softmax(s·z) less Σ p·z.
+	low, high := -temperatures, temperatures
+	for high-low > 0.01 {
+		middle := (low + high) / 2
+		if _, mean := scaled(student, tops, math.Exp(middle)); mean < expected {
+			low = middle
+		} else {
+			high = middle
+		}
+	}
+	scale := math.Exp((low + high) / 2)
+	total, _ := scaled(student, tops, scale)
+	r.kl, r.temperature = total-scale*expected-r.entropy, 1/scale
 	return r
+}
+
+// scaled returns the means of logΣexp(s·z) and of z under softmax(s·z) over the rows of logits z, whose largest are tops.
+func scaled(z []float32, tops []float64, s float64) (total, mean float64) {
+	rows, v := float64(len(tops)), len(z)/len(tops)
+	for i, top := range tops {
+		var sum, below float64
+		for _, x := range z[i*v : (i+1)*v] {
+			d := float64(x) - top
+			e := math.Exp(s * d)
+			sum, below = sum+e, below+e*d
+		}
+		total, mean = total+(s*top+math.Log(sum))/rows, mean+(top+below/sum)/rows
+	}
+	return total, mean
 }
 
 // alikeIDs returns the part of positions at which the largest logits of both models, [n, v] each, are those of one id.
@@ -122,7 +146,7 @@ func (t *Trainer) logits(b corpus.Batch, n int) (student, teacher []float32, err
 
 // softmax returns the probabilities of logits, and their entropy in nats.
 func softmax(z []float32) (p []float64, entropy float64) {
-	total := logSumExp(z, 1)
+	total := logSumExp(z)
 	p = make([]float64, len(z))
 	for i, x := range z {
 		log := float64(x) - total
@@ -132,33 +156,14 @@ func softmax(z []float32) (p []float64, entropy float64) {
 	return p, entropy
 }
 
-// logSumExp returns log Σ exp(s·z).
-func logSumExp(z []float32, s float64) float64 {
+// logSumExp returns log Σ exp(z).
+func logSumExp(z []float32) float64 {
 	most, sum := math.Inf(-1), 0.0
 	for _, x := range z {
-		most = math.Max(most, s*float64(x))
+		most = math.Max(most, float64(x))
 	}
 	for _, x := range z {
-		sum += math.Exp(s*float64(x) - most)
+		sum += math.Exp(float64(x) - most)
 	}
 	return most + math.Log(sum)
-}
-
-// least returns where f, which falls and then rises between low and high, is least, to a hundredth: golden sections.
-func least(f func(float64) float64, low, high float64) float64 {
-	const section = 0.6180339887498949
-	a, b := high-section*(high-low), low+section*(high-low)
-	fa, fb := f(a), f(b)
-	for high-low > 0.01 {
-		if fa < fb {
-			high, b, fb = b, a, fa
-			a = high - section*(high-low)
-			fa = f(a)
-		} else {
-			low, a, fa = a, b, fb
-			b = low + section*(high-low)
-			fb = f(b)
-		}
-	}
-	return (low + high) / 2
 }
