@@ -56,6 +56,9 @@ type States struct {
 
 // Fetch reads the hidden states of the kept positions of b.
 func (t *States) Fetch(b corpus.Batch) error {
+	if t.From == nil {
+		return nil
+	}
 	t.values, t.stored = t.values[:0], t.stored[:0]
 	width := t.Model.Config.Hidden
 	act := t.Model.Device().Info().Activations
@@ -151,6 +154,9 @@ const above = 40
 
 // Fetch reads the draws of the kept positions of b.
 func (t *Drawn) Fetch(b corpus.Batch) error {
+	if t.From == nil {
+		return nil
+	}
 	rows, err := t.read(keys(b))
 	if err != nil {
 		return err
