@@ -33,6 +33,7 @@ type Resident struct {
 	// Attended are those whose attention map can be computed for the step, see Maps.
 	Attended []int
 
+	first   int                    // position of the batch in the step: a rank has a part of it
 	hidden  device.Tensor          // [N, h] after the final norm
 	streams map[int]device.Tensor  // [N, h] behind each of Layers
 	maps    map[int]device.AttnMap // of all positions, by Attended
@@ -56,6 +57,7 @@ type Maps interface {
 func (t *Resident) Begin(s device.Stream, r *model.Batch) {
 	act := t.Model.Device().Info().Activations
 	n := r.Tokens.Rows * r.Tokens.SeqLen
+	t.first = r.Tokens.At
 	all := s.Temp("teacher.hidden", device.Activations, act, n, t.Model.Config.Hidden)
 	group := t.Group
 	if group <= 0 {
@@ -115,7 +117,7 @@ func (t *Resident) Stream(layer, lo, hi int) device.Tensor { return t.streams[la
 
 // Map returns what the map of a layer of Attended is computed from, over sequences of the step.
 func (t *Resident) Map(layer int, of model.Tokens) device.AttnMap {
-	return t.Model.MapOf(layer, t.maps[layer], of.At, of)
+	return t.Model.MapOf(layer, t.maps[layer], of.At-t.first, of)
 }
 
 // groupShape is what the operations on a group of sequences depend on.
