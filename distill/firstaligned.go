@@ -105,5 +105,5 @@ func (l *leg) checkAligned(k int, of side, first firstReading) error {
 			"before step %d the student gives %d spans of text the teacher's likelihood (a mean difference of %.1e nats); "+
 				"is it a copy of the teacher?", k, r.spans, r.apart)
 	}
-	return l.checkEmbedding(k, first)
+	return l.checkEmbedding(k, of, first)
 }
