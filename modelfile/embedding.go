@@ -1,6 +1,10 @@
 package modelfile
 
-import "math"
+import (
+	"cmp"
+	"math"
+	"slices"
+)
 
 // embeddingRows is how many rows of two embeddings are compared.
 const embeddingRows = 256
@@ -33,8 +37,8 @@ func embeddingRowsOf(f *Files, ids []int) (rows [][]float32, err error) {
 	return rows, nil
 }
 
-// EmbeddingLikeness compares the embeddings of two models of equal hidden size and of one tokenizer by rows of ids that
-// both have. 0 and 0 where hidden sizes differ.
+// EmbeddingLikeness compares the embeddings of two models of one tokenizer by rows of ids that both have. Where hidden
+// sizes differ, the cosine is 0, and angles alone are compared.
 func EmbeddingLikeness(a, b *Files) (cosine, angles float64, err error) {
 	return EmbeddingLikenessOf(a, b, SameIDs(min(a.Config.Vocab, b.Config.Vocab)))
 }
@@ -51,9 +55,6 @@ func SameIDs(n int) [][2]int32 {
 // EmbeddingLikenessOf is EmbeddingLikeness of models of two tokenizers: each pair is an id of a's and one of b's that
 // stand for one token. Rows of some are compared, spread over the pairs. Without pairs both are 0.
 func EmbeddingLikenessOf(a, b *Files, pairs [][2]int32) (cosine, angles float64, err error) {
-	if a.Config.Hidden != b.Config.Hidden {
-		return 0, 0, nil
-	}
 	var rows [2][][]float32
 	for side, f := range []*Files{a, b} {
 		ids := make([]int, min(embeddingRows, len(pairs)))
@@ -70,10 +71,13 @@ func EmbeddingLikenessOf(a, b *Files, pairs [][2]int32) (cosine, angles float64,
 
 // MeanCosine returns the mean over rows of x·y/(‖x‖·‖y‖), x and y the embeddings of one id in two models;
 // rows of zeros do not count. Other orders, widths, scales and codes of what is inside a layer leave these rows as they
-// are; those of models that were trained from other numbers measure 0.
+// are; those of models that were trained from other numbers measure 0, as do those of other widths.
 func MeanCosine(a, b [][]float32) float64 {
 	sum, counted := 0.0, 0
 	for i := range min(len(a), len(b)) {
+		if len(a[i]) != len(b[i]) {
+			return 0
+		}
 		if c, ok := cosineOf(a[i], b[i]); ok {
 			sum, counted = sum+c, counted+1
 		}
@@ -81,19 +85,52 @@ func MeanCosine(a, b [][]float32) float64 {
 	return sum / float64(max(counted, 1))
 }
 
-// SameAngles returns the correlation of cos(xᵢ,xⱼ) with cos(yᵢ,yⱼ) over all i < j, x and y the rows of two
-// embeddings. An order or a rotation of the hidden columns, which changes every row, changes no angle between rows.
+// SameAngles returns the correlation of the ranks of cos(xᵢ,xⱼ) with those of cos(yᵢ,yⱼ) over all i < j, x and y the
+// rows of two embeddings, of any widths. An order or a rotation of the hidden columns, which changes every row, changes
+// no angle between rows; neither does a column that is there twice, or one of zeros. Ranks, since rows that training
+// hardly moved stand near each other in every model: of the cosines themselves such rows make a correlation of strangers.
 func SameAngles(a, b [][]float32) float64 {
-	var n, sx, sy, xx, yy, xy float64
+	var x, y []float64
 	for i := range min(len(a), len(b)) {
 		for j := range i {
-			x, ok := cosineOf(a[i], a[j])
-			y, too := cosineOf(b[i], b[j])
+			of, ok := cosineOf(a[i], a[j])
+			and, too := cosineOf(b[i], b[j])
 			if ok && too {
-				n, sx, sy, xx, yy, xy = n+1, sx+x, sy+y, xx+x*x, yy+y*y, xy+x*y
+				x, y = append(x, of), append(y, and)
 			}
 		}
 	}
+	return correlation(ranks(x), ranks(y))
+}
+
+// ranks returns the place of each value in ascending order, the mean of their places for equal ones.
+func ranks(v []float64) []float64 {
+	order := make([]int, len(v))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(i, j int) int { return cmp.Compare(v[i], v[j]) })
+	out := make([]float64, len(v))
+	for from := 0; from < len(order); {
+		to := from + 1
+		for to < len(order) && v[order[to]] == v[order[from]] {
+			to++
+		}
+		for _, i := range order[from:to] {
+			out[i] = float64(from+to-1) / 2
+		}
+		from = to
+	}
+	return out
+}
+
+// correlation returns that of the pairs (xᵢ,yᵢ); 0 where one side does not vary.
+func correlation(x, y []float64) float64 {
+	var sx, sy, xx, yy, xy float64
+	for i := range x {
+		sx, sy, xx, yy, xy = sx+x[i], sy+y[i], xx+x[i]*x[i], yy+y[i]*y[i], xy+x[i]*y[i]
+	}
+	n := float64(len(x))
 	spread := math.Sqrt(n*xx-sx*sx) * math.Sqrt(n*yy-sy*sy)
 	if !(spread > 0) {
 		return 0

@@ -172,9 +172,6 @@ func (s Sketch) Kinship(ctx context.Context, c arch.Config, b *Files) (Kinship, 
 // Embedding is EmbeddingLikeness of the model of description c that s was made of, by the rows of ids that b has,
 // too; 0 and 0 where those are fewer than half of the sketch's: the angles between a few rows are alike by chance.
 func (s Sketch) Embedding(c arch.Config, b *Files) (cosine, angles float64, err error) {
-	if c.Hidden != b.Config.Hidden {
-		return 0, 0, nil
-	}
 	var ids []int
 	for i := range s.Rows { // in ascending order
 		if id := i * c.Vocab / len(s.Rows); id < b.Config.Vocab {
