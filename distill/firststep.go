@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 
 	"apr/arch"
 	"apr/corpus"
@@ -82,8 +83,14 @@ type side struct {
 	name   string // among the files of routed teachers; "": of the run's teacher, or the mixture of several
 }
 
-// teacherSide is the side of the run's teacher.
-func (in *inputs) teacherSide() side { return side{kin: in.kin, config: in.described()} }
+// teacherSide is the side of the run's teacher; of several in a mixture, of the one that is nearest to the student.
+func (in *inputs) teacherSide() side {
+	at := side{kin: in.kin, config: in.described()}
+	if i := slices.Index(in.kins, in.kin); i > 0 {
+		at.config = in.teachers()[i].Config
+	}
+	return at
+}
 
 // routeReading is what was read of one of several teachers, on rows of its own.
 type routeReading struct {
@@ -361,8 +368,8 @@ func (l *leg) checkEmbedding(k int, of side, first firstReading) error {
 			"is it a copy?", float64(cosine), float64(angles), why)
 }
 
-// smaller reports whether a has fewer layers than b, a smaller hidden size, less width of its heads or fewer neurons, as
-// what is cut out of b.
+// smaller reports whether a has fewer layers than b, a smaller hidden size, less width of its heads or fewer neurons,
+// as what is cut out of b.
 func smaller(a, b arch.Config) bool {
 	sizes := func(c arch.Config) (heads, neurons int) {
 		for _, l := range c.Layers {

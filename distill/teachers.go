@@ -284,12 +284,22 @@ func (in *inputs) identifyAll(ctx context.Context, c Config, obs Observer) error
 			return err
 		}
 		in.kins = append(in.kins, in.kin)
-		if kin == nil || nearness(in.kin) > nearness(kin) { // the first of the nearest
+		if kin == nil || nearer(in.kin, kin) { // the first of the nearest
 			kin = in.kin
 		}
 	}
 	in.kin = kin
 	return nil
+}
+
+// nearer reports whether a teacher is nearer to the student than another, by what is known of their values, else by
+// their embeddings.
+func nearer(a, b *runlog.Kinship) bool {
+	if x, y := nearness(a), nearness(b); x != y {
+		return x > y
+	}
+	likeness := func(k *runlog.Kinship) float64 { return max(float64(k.Embedding), float64(k.Angles)) }
+	return a != nil && likeness(a) > likeness(b)
 }
 
 // nearness orders relations: a model of its own, one with some likeness, the same model.

@@ -85,10 +85,10 @@ func MeanCosine(a, b [][]float32) float64 {
 	return sum / float64(max(counted, 1))
 }
 
-// SameAngles returns the correlation of the ranks of cos(xᵢ,xⱼ) with those of cos(yᵢ,yⱼ) over all i < j, x and y the
-// rows of two embeddings, of any widths. An order or a rotation of the hidden columns, which changes every row, changes
-// no angle between rows; neither does a column that is there twice, or one of zeros. Ranks, since rows that training
-// hardly moved stand near each other in every model: of the cosines themselves such rows make a correlation of strangers.
+// SameAngles returns the correlation of the ranks of cos(xᵢ,xⱼ) with those of cos(yᵢ,yⱼ) over all i < j, x and
+// y the rows of two embeddings, of any widths. An order or a rotation of the hidden columns, which changes every row,
+// changes no angle between rows; neither does a column that is there twice, or one of zeros. Ranks, since rows that
+// training hardly moved stand near each other in every model, and make the cosines themselves correlate in strangers.
 func SameAngles(a, b [][]float32) float64 {
 	var x, y []float64
 	for i := range min(len(a), len(b)) {
