@@ -217,7 +217,7 @@ func (l *leg) checkFirst(k int, rec Record, first firstReading) error {
 		l.equal = told
 		return nil
 	}
-	of := l.run.in.teacherSide()
+	of := l.teacherSide()
 	if l.partial() && !of.known() {
 		return l.checkAligned(k, of, first)
 	}

@@ -35,6 +35,7 @@ type leg struct {
 	taught  taught // by a teacher with another tokenizer
 	best    float64
 	met     int            // updates before the first step with this teacher: 0, unless a resumption brought another one
+	late    *side          // the teacher that a resumption brought, compared with the student there; nil: none
 	equal   bool           // a divergence of nothing was told
 	routes  []routeReading // of routed teachers, before any step was applied
 	refused int            // steps in a row, up to the last one

@@ -146,6 +146,9 @@ func (l *leg) restore(out *Outcome) error {
 		}
 		if otherTeacher(diff) {
 			l.met = st.Applied
+			if err := l.meet(f); err != nil {
+				return err
+			}
 		}
 	}
 	if err := l.restoreTensors(f); err != nil {

@@ -1,0 +1,63 @@
+package distill
+
+import (
+	"apr/format/safetensors"
+	"apr/modelfile"
+	runlog "apr/run/log"
+)
+
+// meet compares the student of a checkpoint with the teachers that a resumption brought, by their embeddings: a new
+// student was compared with none, and one that was trained is no longer the one that was. Of a student whose embedding
+// is not trained the checkpoint has none, and the comparison at the start holds.
+func (l *leg) meet(checkpoint *safetensors.File) error {
+	if _, ok := checkpoint.Tensor(embedding); !ok || l.teacher == nil {
+		return nil
+	}
+	in := l.run.in
+	held := &modelfile.Container{Path: checkpoint.Path(), File: checkpoint, Stored: checkpoint}
+	beside := *in
+	beside.student = &modelfile.Files{Container: held, Config: in.studentConfig}
+	for i, f := range in.teachers() {
+		beside.teacher = f
+		cosine, angles, err := beside.likenessBeside()
+		if err != nil {
+			return err
+		}
+		at := in.teacherSide()
+		if len(in.more) > 0 {
+			at.config = f.Config
+		}
+		if i < len(in.kins) {
+			at.kin = in.kins[i]
+		}
+		kin := runlog.Kinship{Relation: string(modelfile.Different)}
+		if at.kin != nil {
+			kin = *at.kin
+		}
+		kin.Embedding, kin.Angles = runlog.Number(cosine), runlog.Number(angles)
+		if at.kin = &kin; l.late == nil || nearer(at.kin, l.late.kin) {
+			l.late = &at
+		}
+	}
+	return nil
+}
+
+// likenessBeside is embeddingLikeness, also beside a cache, whose teacher may be known by a sketch alone.
+func (in *inputs) likenessBeside() (cosine, angles float64, err error) {
+	if in.cache == nil {
+		return in.embeddingLikeness()
+	}
+	sketch, ok, err := modelfile.ReadSketch(in.teacher)
+	if err != nil || !ok {
+		return 0, 0, err
+	}
+	return sketch.Embedding(in.taughtBy, in.student)
+}
+
+// teacherSide is the side of the teacher of the leg, as it is compared with the student that the leg began with here.
+func (l *leg) teacherSide() side {
+	if l.late != nil {
+		return *l.late
+	}
+	return l.run.in.teacherSide()
+}

@@ -1,0 +1,44 @@
+package distill
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"apr/internal/contracttest"
+	runlog "apr/run/log"
+	"apr/teacher/cache"
+)
+
+// A run of a new student that goes on beside draws of its own student is told by the embedding of its checkpoint, since
+// draws at temperature 2 give no divergence: with and without entropies. One that goes on beside another model is not.
+func TestCacheOfItsOwnStudent(t *testing.T) {
+	c := smallConfig(t, 40)
+	c.Steps, c.BatchSize, c.SeqLen, c.CheckpointEvery, c.Loss.Temperature = 2, 4, 64, 2, 2
+	for name, tt := range map[string]struct {
+		teacher       string // "": its own student
+		entropy, told bool
+	}{
+		"its student": {"", true, true}, "its student, no entropies": {"", false, true},
+		"another": {untrained(t, 3), false, false},
+	} {
+		contracttest.Cases(t, 1)
+		c := in(t, c)
+		mustRun(t, c, 0)
+		of := c
+		if of.Teacher = tt.teacher; tt.teacher == "" {
+			of.Teacher = filepath.Join(c.Output, "student.apr")
+		}
+		dir, _ := cacheOf(t, of, CacheJob{Kind: cache.Draws, Draws: 50, Entropy: tt.entropy}, 2)
+		c.Teacher, c.FromCache, c.Steps, c.Resume, c.AllowChanged = "", dir, 3, ResumeAuto, true
+		_, q, err := runOnce(t, c, 0, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := toldBy(t, c.Output, q)
+		if r.event(runlog.EmbeddingAgrees) != tt.told || hasFinding(r.findings, "agrees") != tt.told ||
+			!strings.Contains(r.said, "inputs.teacher ") {
+			t.Errorf("%s: %s; %+v", name, r.said, r.findings.Findings)
+		}
+	}
+}
