@@ -8,11 +8,14 @@ import (
 	"errors"
 	"fmt"
 	"hash"
+	"hash/crc32"
 	"io"
+	"strings"
 	"sync"
 	"time"
 
 	"apr/internal/fault"
+	"apr/internal/readfile"
 	"apr/teacher/cache"
 )
 
@@ -123,7 +126,7 @@ func (w *wire) introduce(token string) (h said, err error) {
 	kind, b, err := w.read(handshakeTime, func(kind byte) int64 {
 		switch kind {
 		case kindHeader:
-			return maxHeader + sha256.Size + sizeBytes
+			return maxHeader + headPrefix + crcBytes
 		case kindRefused:
 			return maxText
 		}
@@ -136,22 +139,60 @@ func (w *wire) introduce(token string) (h said, err error) {
 		return h, unreachable(w.peer, err)
 	case kind == kindRefused:
 		return h, refused(w.peer, b)
-	case len(b) < sha256.Size+sizeBytes:
-		return h, garbage(w.peer, "sent a header of %d bytes", len(b))
+	}
+	return parseSaid(w.peer, b)
+}
+
+// parseSaid reads the payload of a header. Nothing but its checksum tells that a bit of it has changed on the way: a
+// connection on one machine has no TLS, and what the header names goes into the run's records.
+func parseSaid(peer string, b []byte) (h said, err error) {
+	const from = headPrefix + crcBytes
+	if len(b) < from {
+		return h, garbage(peer, "sent a header of %d bytes", len(b))
+	}
+	if binary.LittleEndian.Uint32(b[headPrefix:]) != sumOfHeader(b[:headPrefix], b[from:]) {
+		return h, garbage(peer, "sent a header that differs from its checksum")
 	}
 	h.sum = [sha256.Size]byte(b)
 	h.size = int64(binary.LittleEndian.Uint64(b[sha256.Size:]))
 	if h.size < 0 || h.size > 1<<40 {
-		return h, garbage(w.peer, "says that its head has %d bytes", h.size)
+		return h, garbage(peer, "says that its head has %d bytes", h.size)
 	}
-	h.header, err = cache.ParseHeader(w.peer, string(b[sha256.Size+sizeBytes:]))
-	return h, err
+	if h.header, err = cache.ParseHeader(peer, string(b[from:])); err != nil {
+		return h, err
+	}
+	return h, checkHashes(peer, h.header)
+}
+
+// sumOfHeader is the checksum of a header: of the head's hash and length, and of header.json.
+func sumOfHeader(prefix, json []byte) uint32 {
+	return crc32.Update(crc32.Checksum(prefix, castagnoli), castagnoli, json)
+}
+
+// checkHashes refuses a header whose hashes are none: a run records them as those of its teacher and data.
+func checkHashes(peer string, h cache.Header) error {
+	const none = "none" // no conversation was read
+	for _, f := range []struct {
+		name, is string
+		may      bool // be no hash
+	}{
+		{"teacher", h.Teacher, false}, {"teacher_config", h.TeacherConfig, false}, {"rows_sha256", h.RowsSHA256, false},
+		{"tokenizer", h.Tokenizer, h.Tokenizer == ""}, {"template", h.Template, h.Template == none},
+	} {
+		if !f.may && !readfile.IsSHA256(f.is) {
+			return garbage(peer, "sent a header whose %s is %q, not a SHA-256 of 64 digits 0-9a-f", f.name, clip(f.is))
+		}
+	}
+	return nil
 }
 
 // refused is the fault of a teacher that closes the connection.
 func refused(peer string, why []byte) error {
-	return fault.In(fault.Network, peer, "the teacher refuses: %q", why).
-		WithHint("--token-file or %s: the token that apr teach was given", TokenVariable).WithID("E-TEACH-003")
+	f := fault.In(fault.Network, peer, "the teacher refuses: %q", why).WithID("E-TEACH-003")
+	if strings.HasPrefix(string(why), speaksVersion) {
+		return f.WithHint("teacher and student need one version of apr")
+	}
+	return f.WithHint("--token-file or %s: the token that apr teach was given", TokenVariable)
 }
 
 // TokenVariable holds the token, where no file does.

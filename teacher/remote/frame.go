@@ -2,6 +2,7 @@ package remote
 
 import (
 	"bufio"
+	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -21,15 +22,17 @@ import (
 //	n bytes  payload
 //
 // with all integers little-endian.
+//
+// Version 2 has a checksum in the header.
 const (
 	greeting = "APRTEACH"
-	version  = 1
+	version  = 2
 )
 
 // Kinds of frames, and who sends them.
 const (
 	kindToken   = 1 // client: the token
-	kindHeader  = 2 // server: 32 bytes SHA-256 of the head, 8 bytes its length, header.json
+	kindHeader  = 2 // server: 32 bytes SHA-256 of the head, 8 its length, crc32c of these and the rest, header.json
 	kindAskHead = 3 // client: empty
 	kindHead    = 4 // server: the next part of the head
 	kindAskRows = 5 // client: keys of rows, 32 bytes each
@@ -45,9 +48,11 @@ const (
 	maxHeader  = 1 << 20
 	partBytes  = 1 << 20
 	maxKeys    = 1024 // of a frame
-	rowPrefix  = keyBytes + 4
+	rowPrefix  = keyBytes + crcBytes
 	keyBytes   = 32
 	sizeBytes  = 8
+	headPrefix = sha256.Size + sizeBytes
+	crcBytes   = 4
 	frameBytes = 5
 )
 

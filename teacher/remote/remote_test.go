@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"hash/crc32"
 	"io"
 	"net"
@@ -24,11 +25,15 @@ import (
 const token = "0123456789abcdef"
 
 // header is that of rows of two positions over ten ids.
-var header = cache.Header{Kind: cache.Draws, Teacher: "t", TeacherConfig: "c", Tokenizer: "k", Template: "none",
-	Packing: "packed",
-	SeqLen:  2, Vocab: 10, Temperature: 1, Draws: 3, Seed: 7, Device: "cpu", Algorithms: "a", PassRows: 4, ChunkRows: 512,
+var header = cache.Header{Kind: cache.Draws, Teacher: hashOf("t"), TeacherConfig: hashOf("c"), Tokenizer: hashOf("k"),
+	Template: "none",
+	Packing:  "packed",
+	SeqLen:   2, Vocab: 10, Temperature: 1, Draws: 3, Seed: 7, Device: "cpu", Algorithms: "a", PassRows: 4, ChunkRows: 512,
 	Rows:       99,
-	RowsSHA256: "r", ShardRows: 4}
+	RowsSHA256: hashOf("r"), ShardRows: 4}
+
+// hashOf is the SHA-256 of a text, as headers have it.
+func hashOf(text string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(text))) }
 
 // key is the key of row i.
 func key(i int) cache.Key { return cache.KeyOf([]int32{int32(i)}, nil) }
@@ -206,18 +211,21 @@ func TestReconnect(t *testing.T) {
 
 // TestChangedTeacher: who comes back as another teacher is refused, with the field and both values.
 func TestChangedTeacher(t *testing.T) {
+	other := func(field, has, asked string) string {
+		return fmt.Sprintf("another %s: it has %q, asked for is %q", field, has, asked)
+	}
 	for _, change := range []struct {
 		name string
 		to   func(*cache.Header)
 		want string
 	}{
-		{"teacher", func(h *cache.Header) { h.Teacher = "other" }, `another teacher: it has "other", asked for is "t"`},
-		{"tokenizer", func(h *cache.Header) { h.Tokenizer = "x" }, `another tokenizer: it has "x", asked for is "k"`},
-		{"template", func(h *cache.Header) { h.Template = "x" }, `another template: it has "x", asked for is "none"`},
-		{"packing", func(h *cache.Header) { h.Packing = "x" }, `another packing: it has "x", asked for is "packed"`},
+		{"teacher", func(h *cache.Header) { h.Teacher = hashOf("x") }, other("teacher", hashOf("x"), hashOf("t"))},
+		{"tokenizer", func(h *cache.Header) { h.Tokenizer = hashOf("x") }, other("tokenizer", hashOf("x"), hashOf("k"))},
+		{"template", func(h *cache.Header) { h.Template = hashOf("x") }, other("template", hashOf("x"), "none")},
+		{"packing", func(h *cache.Header) { h.Packing = "x" }, other("packing", "x", "packed")},
 		{"temperature", func(h *cache.Header) { h.Temperature = 2 }, `another temperature: it has 2, asked for is 1`},
 		{"seed", func(h *cache.Header) { h.Seed = 8 }, `another seed: it has 8, asked for is 7`},
-		{"device", func(h *cache.Header) { h.Device = "cuda" }, `another device: it has "cuda", asked for is "cpu"`},
+		{"device", func(h *cache.Header) { h.Device = "cuda" }, other("device", "cuda", "cpu")},
 	} {
 		l, other := listen(t, "127.0.0.1:0"), listen(t, "127.0.0.1:0")
 		_, end := start(t, l, header, nil)
@@ -345,9 +353,39 @@ func TestTooFarAhead(t *testing.T) {
 	contracttest.Cases(t, 1)
 }
 
+// headerOf is the payload of a header, of an empty head.
+func headerOf(h cache.Header) []byte {
+	prefix, json := make([]byte, headPrefix), h.JSON()
+	return append(binary.LittleEndian.AppendUint32(prefix, sumOfHeader(prefix, json)), json...)
+}
+
+// TestDamagedHeader: a bit that turns over in what a teacher says of itself, wherever it is, is told, and nothing of it is
+// used.
+func TestDamagedHeader(t *testing.T) {
+	good := headerOf(header)
+	if h, err := parseSaid("teacher", good); err != nil || h.header != header {
+		t.Fatalf("%+v, %v", h.header, err)
+	}
+	for i := range good {
+		contracttest.Cases(t, 1)
+		b := bytes.Clone(good)
+		b[i] ^= 1 << (i % 8)
+		_, err := parseSaid("teacher", b)
+		if fault.KindOf(err) != fault.Format || !strings.Contains(err.Error(), "differs from its checksum") {
+			t.Errorf("byte %d: %v", i, err)
+		}
+	}
+}
+
 // TestLiars: whatever a server sends, a client believes nothing of it: an error names the server and what was wrong.
 func TestLiars(t *testing.T) {
-	head := append(make([]byte, sha256.Size+sizeBytes), header.JSON()...)
+	head := headerOf(header)
+	flipped := bytes.Replace(head, []byte(header.Teacher), append([]byte{header.Teacher[0] ^ 1}, header.Teacher[1:]...), 1)
+	but := func(change func(*cache.Header)) []byte {
+		h := header
+		change(&h)
+		return frame(kindHeader, headerOf(h))
+	}
 	good := row(key(0))
 	say := func(k cache.Key, crc uint32, data []byte) []byte {
 		return frame(kindRow, bytes.Join([][]byte{k[:], binary.LittleEndian.AppendUint32(nil, crc), data}, nil))
@@ -361,7 +399,14 @@ func TestLiars(t *testing.T) {
 		"no frame":               {first: []byte("HTTP/1.1 400 Bad Request\r\n\r\n"), want: "is not due"},
 		"a long header":          {first: binary.LittleEndian.AppendUint32(nil, 1<<31), want: "at most"},
 		"half a header":          {first: frame(kindHeader, head[:20]), want: "header of 20 bytes"},
-		"a header of nonsense":   {first: frame(kindHeader, append(bytes.Clone(head), 'x')), want: ""},
+		"a header with more":     {first: frame(kindHeader, append(bytes.Clone(head), 'x')), want: "differs from its checksum"},
+		"a flipped teacher":      {first: frame(kindHeader, flipped), want: "differs from its checksum"},
+		"no teacher":             {first: but(func(h *cache.Header) { h.Teacher = "?" }), want: `teacher is "?"`},
+		"no description":         {first: but(func(h *cache.Header) { h.TeacherConfig = "" }), want: `teacher_config is ""`},
+		"a long tokenizer":       {first: but(func(h *cache.Header) { h.Tokenizer += "0" }), want: "not a SHA-256 of 64 digits"},
+		"a template in capitals": {first: but(func(h *cache.Header) { h.Template = strings.ToUpper(h.Teacher) }), want: "template is"},
+		"no rows":                {first: but(func(h *cache.Header) { h.RowsSHA256 = "none" }), want: `rows_sha256 is "none"`},
+		"another version":        {first: frame(kindRefused, []byte("speaks version 2, not 3")), want: "need one version of apr"},
 		"a refusal":              {first: frame(kindRefused, []byte("no")), want: `refuses: "no"`},
 		"a row nobody asked for": {then: say(key(999), sum(good), good), want: "not asked for"},
 		"a flipped row":          {then: say(key(0), sum(good)^1, good), want: "differs from its checksum"},
@@ -395,11 +440,17 @@ func TestLiars(t *testing.T) {
 			Patience: 1})
 		if err == nil {
 			c.Start(upTo(1))
-			_, err = c.Row(context.Background(), key(0))
+			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second) // whom it believes, it waits for
+			_, err = c.Row(ctx, key(0))
+			cancel()
 			_ = c.Close()
 		}
-		if k := fault.KindOf(err); k != fault.Format && k != fault.Network || !strings.Contains(err.Error(), x.want) ||
-			!strings.Contains(err.Error(), l.Addr().String()) {
+		said := fmt.Sprint(err)
+		if f := (*fault.Error)(nil); errors.As(err, &f) {
+			said += f.Hint
+		}
+		if k := fault.KindOf(err); k != fault.Format && k != fault.Network || !strings.Contains(said, x.want) ||
+			!strings.Contains(said, l.Addr().String()) {
 			t.Errorf("%s: %v", name, err)
 		}
 		_ = l.Close()

@@ -199,7 +199,7 @@ func (s *Server) greet(w *wire) error {
 		return errGarbage
 	}
 	if v := binary.LittleEndian.Uint32(hello[len(greeting):]); v != version {
-		return w.refuse("speaks version %d of the protocol, this teacher %d", v, version)
+		return w.refuse(speaksVersion+" %d of the protocol, this teacher %d", v, version)
 	}
 	_, token, err := w.read(handshakeTime, only(kindToken, maxToken))
 	if err != nil {
@@ -209,9 +209,13 @@ func (s *Server) greet(w *wire) error {
 	if s.Token == "" || subtle.ConstantTimeCompare(a[:], b[:]) != 1 {
 		return w.refuse("the token is not this teacher's")
 	}
-	size := binary.LittleEndian.AppendUint64(nil, uint64(s.Head.Bytes))
-	return w.write(kindHeader, s.Head.SHA256[:], size, s.Header.JSON())
+	prefix := binary.LittleEndian.AppendUint64(s.Head.SHA256[:], uint64(s.Head.Bytes))
+	header := s.Header.JSON()
+	return w.write(kindHeader, prefix, binary.LittleEndian.AppendUint32(nil, sumOfHeader(prefix, header)), header)
 }
+
+// speaksVersion begins what a client of another version is told.
+const speaksVersion = "speaks version"
 
 // refuse says why, and returns it.
 func (w *wire) refuse(format string, args ...any) error {
