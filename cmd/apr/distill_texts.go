@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"apr/adapter"
@@ -50,6 +51,18 @@ var textAlso = []string{"teacher", "data", "output", "force", "seed", "temperatu
 // writes reports whether the teacher writes text.
 func (o *distillOptions) writes() bool { return o.Stage == "generate" }
 
+// ofThisCall is the flag or variable that gave an option its value; "": a configuration did, or nothing.
+func ofThisCall(v cli.Setting) string {
+	if v.Origin == "flag" {
+		return "--" + v.Name
+	}
+	name, ok := strings.CutPrefix(v.Origin, "env ")
+	if !ok {
+		return ""
+	}
+	return name
+}
+
 // checkTexts refuses options that another stage reads. A configuration may be that of all stages.
 func (o *distillOptions) checkTexts(s cli.Settings) error {
 	for _, v := range s {
@@ -57,13 +70,14 @@ func (o *distillOptions) checkTexts(s cli.Settings) error {
 		if v.Name == "samples-per-prompt" && o.Policy.Fraction > 0 {
 			continue
 		}
-		if v.Origin != "flag" || !s.Changed(v.Name) || mine == o.writes() || o.writes() && slices.Contains(textAlso, v.Name) {
+		by := ofThisCall(v)
+		if by == "" || !s.Changed(v.Name) || mine == o.writes() || o.writes() && slices.Contains(textAlso, v.Name) {
 			continue
 		}
 		if mine {
-			return fault.New(fault.Usage, "--%s has no effect without --stage generate", v.Name)
+			return fault.New(fault.Usage, "%s has no effect without --stage generate", by)
 		}
-		return fault.New(fault.Usage, "--%s has no effect with --stage generate", v.Name)
+		return fault.New(fault.Usage, "%s has no effect with --stage generate", by)
 	}
 	switch {
 	case !o.writes():

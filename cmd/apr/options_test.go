@@ -219,6 +219,30 @@ func TestDistillSources(t *testing.T) {
 	contracttest.Cases(t, 1)
 }
 
+// What --stage generate does not read is refused however it was given to this call: by a flag or by a variable.
+func TestTextsRefuseWhatTheyDoNotRead(t *testing.T) {
+	for _, tt := range []struct {
+		flag, env, want string
+		code            int
+	}{
+		{"--world-size 2", "", "--world-size has no effect with --stage generate", 2},
+		{"", "APR_DISTILL_WORLD_SIZE=2", "APR_DISTILL_WORLD_SIZE has no effect with --stage generate", 2},
+		{"", "APR_DISTILL_RANK=1", "APR_DISTILL_RANK has no effect with --stage generate", 2},
+		{"", "APR_DISTILL_MAX_STEPS=3", "APR_DISTILL_MAX_STEPS has no effect with --stage generate", 2},
+		{"", "MANAGED_MEMORY=1", "file not found", 3}, // it is read, and the data is looked for
+		{"", "", "file not found", 3},
+	} {
+		contracttest.Cases(t, 1)
+		var out bytes.Buffer
+		dir := t.TempDir()
+		args := strings.Fields("distill " + dir + "/t -d " + dir + "/x --stage generate -o " + dir + "/y " + tt.flag)
+		code := run(args, strings.NewReader(""), &out, &out, []string{tt.env, "CUDA_VISIBLE_DEVICES=-1", "HOME=" + dir})
+		if code != tt.code || !strings.Contains(out.String(), tt.want) {
+			t.Errorf("%s %s: exit %d: %s\nwant exit %d, %q", tt.flag, tt.env, code, out.String(), tt.code, tt.want)
+		}
+	}
+}
+
 func TestDistillUsage(t *testing.T) {
 	base := "distill /t --student /s -d /x "
 	tests := []struct {
