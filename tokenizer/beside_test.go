@@ -2,6 +2,7 @@ package tokenizer
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -143,4 +144,56 @@ func TestMergesThatAreNotMissed(t *testing.T) {
 			t.Errorf("%s: %q, %v", kind, said, err)
 		}
 	}
+}
+
+// A merge that makes another token of the vocabulary than before is told, in whatever place, with both tokens; no tokenizer
+// as it is has one.
+func TestChangedMerge(t *testing.T) {
+	all, err := filepath.Glob("../testdata/tokenizers/*/tokenizer.json")
+	if err != nil || len(all) < 18 {
+		t.Fatalf("%q, %v", all, err)
+	}
+	for _, path := range append(all, "../testdata/models/gosrc/tokenizer.json") {
+		contracttest.Cases(t, 1)
+		tok, err := Load(filepath.Dir(path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		lost, _, _ := tok.unmade()
+		if said := tok.changedMerge(lost); said != "" {
+			t.Errorf("%s: %s", path, said)
+		}
+	}
+	tok, err := Load("../testdata/models/gosrc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := map[string]bool{}
+	for _, text := range tok.Data().Vocabulary {
+		known[text] = true
+	}
+	told := 0
+	for i, m := range tok.Data().Merges {
+		left, right, _ := strings.Cut(m, " ")
+		b := []byte(right)
+		if b[len(b)-1] ^= 1; !known[string(b)] || !known[left+string(b)] {
+			continue
+		}
+		d := tok.Data()
+		d.Merges[i] = left + " " + string(b)
+		changed, err := FromData("changed", d)
+		if err != nil {
+			continue // refused
+		}
+		contracttest.Cases(t, 1)
+		said, err := changed.CheckMerges()
+		want := fmt.Sprintf("merge %d of %q and %q makes %q, out of order, and none makes %q", i, left, b, left+string(b), left+right)
+		if err != nil || !strings.HasPrefix(said, want) && !strings.Contains(said, "are made by none") {
+			t.Errorf("%q as %q %q: %q, %v", m, left, b, said, err)
+		}
+		if told++; told == 8 {
+			return
+		}
+	}
+	t.Errorf("%d merges could be changed", told)
 }

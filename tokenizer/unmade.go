@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"cmp"
 	"fmt"
 	"unicode/utf8"
 
@@ -22,7 +23,8 @@ const (
 // CheckMerges says what is doubtful about the merges; a fault of kind Format, if they leave more than half of the
 // tokens that they should make out of reach. Added tokens need none, and neither do those that ignore_merges lets be found whole.
 func (t *Tokenizer) CheckMerges() (warning string, err error) {
-	unmade, whole, all := t.unmade()
+	lost, whole, all := t.unmade()
+	unmade := len(lost)
 	switch {
 	case unmade >= unmadeFew:
 	case all >= unmadeMany && 100*whole > unmadeRefused*all:
@@ -31,7 +33,7 @@ func (t *Tokenizer) CheckMerges() (warning string, err error) {
 	case t.sameScores():
 		return "all tokens have one score, so that nothing says which merge comes first: were the scores lost?", nil
 	default:
-		return t.unordered(), nil
+		return cmp.Or(t.unordered(), t.changedMerge(lost)), nil
 	}
 	text := fmt.Sprintf("%d of the %d tokens of more than one character are made by none of the %d merges", unmade, all, t.listed)
 	if unmade < unmadeMany || 100*unmade <= unmadeRefused*all {
@@ -64,6 +66,27 @@ func (t *Tokenizer) unordered() string {
 		len(made)-1-up, len(made))
 }
 
+// changedMerge says that a merge was changed so that it makes another token of the vocabulary. Merges make tokens in the order
+// of their ids: an unmade token whose id is between those that the neighbours of a merge make, where the merge's own is
+// not, is what the merge made before. What programs add by hand has no merge that stands so. "": there is none.
+func (t *Tokenizer) changedMerge(lost []int) string {
+	made := t.rules.result
+	for i := 1; i+1 < len(made); i++ {
+		before, after, own := int(made[i-1]), int(made[i+1]), int(made[i])
+		if before <= own && own <= after {
+			continue
+		}
+		for _, id := range lost {
+			if before < id && id < after {
+				p := t.rules.pairs[i]
+				return fmt.Sprintf("merge %d of %q and %q makes %q, out of order, and none makes %q, whose turn it is: was a bit of "+
+					"it changed?", i, t.tokens[p[0]].text, t.tokens[p[1]].text, t.tokens[own].text, t.tokens[id].text)
+			}
+		}
+	}
+	return ""
+}
+
 // sameScores reports whether the tokens of SentencePiece have scores, and all the same one.
 func (t *Tokenizer) sameScores() bool {
 	if t.pieces == nil || len(t.pieces.scores) < len(t.tokens) {
@@ -84,9 +107,9 @@ func (t *Tokenizer) sameScores() bool {
 	return n >= unmadeMany
 }
 
-// unmade returns how many tokens of more than one character no text becomes, how many only a text that is one of them whole, and
+// unmade returns the tokens of more than one character that no text becomes, how many only a text that is one of them whole, and
 // how many there are: those that are not added.
-func (t *Tokenizer) unmade() (unmade, whole, all int) {
+func (t *Tokenizer) unmade() (lost []int, whole, all int) {
 	made := make([]bool, len(t.tokens))
 	for id, k := range t.tokens {
 		made[id] = k.kind != Normal || utf8.RuneCountInString(k.text) == 1 // byte-level text has a character for each byte
@@ -114,7 +137,7 @@ func (t *Tokenizer) unmade() (unmade, whole, all int) {
 				continue
 			}
 		}
-		unmade++
+		lost = append(lost, id)
 	}
-	return unmade, whole, all
+	return lost, whole, all
 }
