@@ -121,6 +121,12 @@ func (s *Summary) describeTokenizer(c *Container) {
 			s.Tokenizer[name] = id
 		}
 	}
+	if !t.ChatTemplate {
+		return
+	}
+	if tok, err := c.Tokenizer(); err == nil { // a vocabulary that cannot be used is for Validate
+		s.Warnings = append(s.Warnings, c.CheckTemplate(tok)...)
+	}
 }
 
 // Token is one entry of a vocabulary.

@@ -44,6 +44,14 @@ func (e *TextEncoder) End() int32 {
 	return e.chat.End()
 }
 
+// Unended says that the chat template ends an answer with text that is no special token; "": it does not, or there is none.
+func (e *TextEncoder) Unended() string {
+	if e.chat == nil {
+		return ""
+	}
+	return e.chat.Unended()
+}
+
 // ReadsClock reports whether the chat template depends on the time.
 func (e *TextEncoder) ReadsClock() bool { return e.chat != nil && e.chat.ReadsClock() }
 

@@ -1,6 +1,7 @@
 package distill
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -144,10 +145,21 @@ func findData(c Config) error {
 // doubt has a file's doubtful weights shown and kept where c lets them pass.
 func (in *inputs) doubt(f *modelfile.Files, c Config, obs Observer) {
 	f.AllowOdd = c.AllowOddWeights
-	f.Warn = func(line string) {
-		in.doubts = append(in.doubts, line)
-		obs.Message("warning: %s", line)
+	f.Warn = func(line string) { in.say(line, obs) }
+}
+
+// say shows and keeps what is doubtful.
+func (in *inputs) say(line string, obs Observer) {
+	in.doubts = append(in.doubts, line)
+	obs.Message("warning: %s", line)
+}
+
+// sayUnended warns of the chat template that conversations are written by, unless that of a model's file was told already.
+func (in *inputs) sayUnended(c Config, said string, obs Observer) {
+	if said == "" || slices.ContainsFunc(in.doubts, func(line string) bool { return strings.HasSuffix(line, said) }) {
+		return
 	}
+	in.say(fmt.Sprintf("--chat-template %s: %s", cmp.Or(c.ChatTemplate, "auto"), said), obs)
 }
 
 // openModels opens teacher and student and checks that they fit each other.
@@ -394,6 +406,7 @@ func (in *inputs) encode(ctx context.Context, c Config, name string, paths []str
 		return nil, err
 	}
 	in.dated, in.chatEnd = in.dated || enc.ReadsClock(), enc.End()
+	in.sayUnended(c, enc.Unended(), obs)
 	eos, err := corpus.EndOfText(in.tokenizer)
 	if err != nil {
 		return nil, err

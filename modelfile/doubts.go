@@ -2,6 +2,7 @@ package modelfile
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 
@@ -90,13 +91,34 @@ func (c *Container) CheckBeside(tok *tokenizer.Tokenizer) (lines []string) {
 		}
 		lines = append(lines, tok.Contradictions(c.Folder)...)
 	}
-	if said := tok.ForeignTemplate(); said != "" {
-		lines = append(lines, c.Path+": "+said)
-	}
+	lines = append(lines, c.CheckTemplate(tok)...)
 	for _, said := range tok.Unpublished() {
 		lines = append(lines, c.Path+": tokenizer: "+said)
 	}
 	return lines
+}
+
+// CheckTemplate returns what speaks against the chat template beside tok, the model's tokenizer.
+func (c *Container) CheckTemplate(tok *tokenizer.Tokenizer) []string {
+	if said := tok.ForeignTemplate(); said != "" {
+		return []string{c.Path + ": " + said}
+	}
+	if said := tok.UnendedTemplate(); said != "" {
+		return []string{c.templateFile() + ": " + said}
+	}
+	return nil
+}
+
+// templateFile is where the chat template is.
+func (c *Container) templateFile() string {
+	if _, ok := c.Stored.(*safetensors.File); !ok {
+		return c.Path
+	}
+	alone := filepath.Join(c.Folder, "chat_template.jinja")
+	if _, err := os.Lstat(alone); err == nil { // it counts
+		return alone
+	}
+	return filepath.Join(c.Folder, "tokenizer_config.json")
 }
 
 // endOf says what ends a text by the tokenizer alone.

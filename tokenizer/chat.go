@@ -38,6 +38,7 @@ type Segment struct {
 // Chat renders conversations by a chat template. It does not change and is safe for concurrent use.
 type Chat struct {
 	t        *Tokenizer
+	text     string // of the template
 	template *jinja.Template
 	start    time.Time
 	end      int32
@@ -66,7 +67,7 @@ func NewChatAt(t *Tokenizer, template string, start time.Time) (*Chat, error) {
 	if err != nil {
 		return nil, badTemplate(err)
 	}
-	c := &Chat{t: t, template: parsed, start: start, end: None}
+	c := &Chat{t: t, text: template, template: parsed, start: start, end: None}
 	var e *jinja.Error
 	if _, err := c.run([]Message{{Role: "user", Content: "Hi"}}, true); errors.As(err, &e) && !e.Raised {
 		return nil, badTemplate(err)
@@ -80,13 +81,8 @@ func (c *Chat) ReadsClock() bool { return c.template.Reads("strftime_now") }
 
 // findEnd takes the first control token behind an answer as that which ends a turn.
 func (c *Chat) findEnd() {
-	const answer = "\ufdd0answer\ufdd0"
-	out, err := c.run([]Message{{Role: "user", Content: "Hi"}, {Role: "assistant", Content: answer}}, false)
-	if err != nil {
-		return
-	}
-	_, after, found := strings.Cut(out.Text, answer)
-	for i := 0; found && i < len(after); {
+	after := c.behind()
+	for i := 0; i < len(after); {
 		_, next, id := c.t.raw[Recognise].find(after, i)
 		if id != None && c.t.tokens[id].kind == Control {
 			c.end = id

@@ -15,6 +15,7 @@ import (
 	"apr/corpus"
 	"apr/internal/contracttest"
 	runlog "apr/run/log"
+	"apr/tokenizer"
 )
 
 // goModels changes to a folder with a trained model, "teacher", the configuration of a student, and text that the model
@@ -217,6 +218,82 @@ func setKeys(t *testing.T, dir string, keys map[string]any) {
 	}
 }
 
+// lostEnd is said of the chat template of a folder that loseEnd changed.
+const lostEnd = ` of the chat template: "<|im_dnd|>" ends the assistant's turn and is no special token of the vocabulary: ` +
+	`a student learns it as letters, and nothing ends its answers; the nearest that is one is "<|im_end|>"`
+
+// loseEnd turns a bit over in the mark that ends a turn.
+func loseEnd(t *testing.T, dir string) {
+	t.Helper()
+	path := filepath.Join(dir, "tokenizer_config.json")
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, bytes.ReplaceAll(b, []byte("<|im_end|>"), []byte("<|im_dnd|>")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A chat template that ends answers with what is no token is told of a model by validate, inspect and distill, with the
+// file, and of --chat-template's file by distill.
+func TestUnendedTemplateIsSaid(t *testing.T) {
+	goModels(t)
+	if err := os.CopyFS("lost", os.DirFS("teacher")); err != nil {
+		t.Fatal(err)
+	}
+	loseEnd(t, "lost")
+	other := strings.ReplaceAll(tokenizer.ChatML, "<|im_end|>", "<|im_dnd|>")
+	if err := os.WriteFile("other.jinja", []byte(other), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var talks []byte
+	for i := range 40 {
+		talks = fmt.Appendf(talks, `{"messages": [{"role": "user", "content": "f%d"}, {"role": "assistant", "content": "func f%d() {}"}]}`+"\n", i, i)
+	}
+	if err := os.WriteFile("talks.jsonl", talks, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct{ args, file string }{
+		{"validate lost", "tokenizer_config.json: line 2"}, {"inspect lost", "tokenizer_config.json: line 2"},
+		{strings.Replace(distilX, "X", "lost", 1), "tokenizer_config.json: line 2"},
+		{strings.NewReplacer("X", "teacher", "text.jsonl", "talks.jsonl").Replace(distilX) + " --chat-template other.jinja",
+			"--chat-template other.jinja: line 1"},
+		{"validate teacher", ""}, {"inspect teacher", ""},
+	} {
+		contracttest.Cases(t, 1)
+		code, text := forPeople(t, strings.Replace(tt.args, "text.jsonl", "text.jsonl.zst", 1))
+		if said := strings.Contains(text, tt.file+lostEnd); code != 0 || said != (tt.file != "") {
+			t.Errorf("%s: exit %d: %s", tt.args, code, text)
+		}
+		if n := strings.Count(text, "ends the assistant's turn"); n != min(1, len(tt.file)) {
+			t.Errorf("%s says it %d times: %s", tt.args, n, text)
+		}
+	}
+}
+
+// A merge of a GGUF with one bit turned over, whose product is another token of the vocabulary, is told, with its place.
+func TestFlippedMergeIsSaid(t *testing.T) {
+	b, err := os.ReadFile("../../testdata/models/gosrc-q4_k_m.gguf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	goModels(t)
+	at := bytes.Index(b, []byte("se s"))
+	b[at+3] ^= 1
+	if err := os.WriteFile("flipped.gguf", b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range []string{"validate flipped.gguf", strings.Replace(distilX, "X", "flipped.gguf", 1)} {
+		contracttest.Cases(t, 1)
+		code, text := forPeople(t, strings.Replace(args, "text.jsonl", "text.jsonl.zst", 1))
+		const says = `of "se" and "r" makes "ser", out of order, and none makes "ses", whose turn it is: was a bit of it changed?`
+		if code != 0 || strings.Count(text, says) != 1 {
+			t.Errorf("%s: exit %d: %s", args, code, text)
+		}
+	}
+}
+
 // A configuration that lost a key or has a number that no model has, biases that are all zero, and files of a tokenizer
 // that say something else are a line and an event; so is a teacher that knows no more than the frequencies of tokens,
 // whatever made it so.
@@ -267,6 +344,7 @@ func TestDoubtfulTeacherIsSaid(t *testing.T) {
 		{"a vocabulary", func() string { return write("vocab.json", `{"package":1}`) }, []string{`vocab.json: contradicts tokenizer.json, which counts: 1 tokens differ, the first "package"`}},
 		{"merges", func() string { return write("merges.txt", "a b\n") }, []string{`merges.txt: contradicts tokenizer.json, which counts: merge 0 is "a b"`}},
 		{"special tokens", func() string { return write("special_tokens_map.json", `{"eos_token":"<|none|>"}`) }, []string{`special_tokens_map.json: contradicts tokenizer.json`}},
+		{"an end that is no token", func() string { return folder(func(dir string) { loseEnd(t, dir) }) }, []string{`tokenizer_config.json: line 2` + lostEnd}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			contracttest.Cases(t, 1)
