@@ -44,7 +44,7 @@ func (e *TextEncoder) End() int32 {
 	return e.chat.End()
 }
 
-// Unended says that the chat template ends an answer with text that is no special token; "": it does not, or there is none.
+// Unended says that the chat template ends an answer with text that is no special token; "": it does not.
 func (e *TextEncoder) Unended() string {
 	if e.chat == nil {
 		return ""

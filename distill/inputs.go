@@ -154,7 +154,7 @@ func (in *inputs) say(line string, obs Observer) {
 	obs.Message("warning: %s", line)
 }
 
-// sayUnended warns of the chat template that conversations are written by, unless that of a model's file was told already.
+// sayUnended warns of the chat template that conversations are written by, unless it is a model's and was told.
 func (in *inputs) sayUnended(c Config, said string, obs Observer) {
 	if said == "" || slices.ContainsFunc(in.doubts, func(line string) bool { return strings.HasSuffix(line, said) }) {
 		return

@@ -146,8 +146,7 @@ func TestMergesThatAreNotMissed(t *testing.T) {
 	}
 }
 
-// A merge that makes another token of the vocabulary than before is told, in whatever place, with both tokens; no tokenizer
-// as it is has one.
+// A merge that makes another token of the vocabulary than before is told, with both tokens; no fixture has one.
 func TestChangedMerge(t *testing.T) {
 	all, err := filepath.Glob("../testdata/tokenizers/*/tokenizer.json")
 	if err != nil || len(all) < 18 {
@@ -187,7 +186,8 @@ func TestChangedMerge(t *testing.T) {
 		}
 		contracttest.Cases(t, 1)
 		said, err := changed.CheckMerges()
-		want := fmt.Sprintf("merge %d of %q and %q makes %q, out of order, and none makes %q", i, left, b, left+string(b), left+right)
+		want := fmt.Sprintf("merge %d of %q and %q makes %q, out of order, and none makes %q",
+			i, left, b, left+string(b), left+right)
 		if err != nil || !strings.HasPrefix(said, want) && !strings.Contains(said, "are made by none") {
 			t.Errorf("%q as %q %q: %q, %v", m, left, b, said, err)
 		}

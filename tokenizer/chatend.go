@@ -10,7 +10,7 @@ import (
 	"apr/internal/fault"
 )
 
-// behind is what the template writes behind an answer that ends a conversation; "": nothing, or it refuses that conversation.
+// behind is what the template writes behind an answer that ends a conversation; "": nothing, or it refuses to.
 func (c *Chat) behind() string {
 	const answer = "\ufdd0answer\ufdd0"
 	out, err := c.run([]Message{{Role: "user", Content: "Hi"}, {Role: "assistant", Content: answer}}, false)
@@ -24,9 +24,9 @@ func (c *Chat) behind() string {
 // bars are what marks of templates are written with: <|im_end|>, and DeepSeek's with the wide form of the bar.
 var bars = []string{"<|", "|>", "<｜", "｜>"}
 
-// lostMark is the text behind an answer that ought to be a token and is none. Text without bars may stand before the token
-// that ends the turn (</answer>); without such a token no text may. A template that writes nothing ends its turns by the
-// next one, or by the end of the text.
+// lostMark is the text behind an answer that ought to be a token and is none. Text without bars may stand before the
+// token that ends the turn (</answer>); without such a token no text may. A template that writes nothing ends its turns
+// by the next one, or by the end of the text.
 func (c *Chat) lostMark() string {
 	after := c.behind()
 	for i := 0; i < len(after); {
@@ -57,15 +57,15 @@ func (c *Chat) Unended() string {
 	if before, _, ok := strings.Cut(c.text, mark); ok {
 		where = fmt.Sprintf("line %d of the chat template: ", 1+strings.Count(before, "\n"))
 	}
-	said := fmt.Sprintf("%s%q ends the assistant's turn and is no special token of the vocabulary: a student learns it as "+
-		"letters, and nothing ends its answers", where, clip(mark))
+	said := fmt.Sprintf("%s%q ends the assistant's turn and is no special token of the vocabulary: a student "+
+		"learns it as letters, and nothing ends its answers", where, clip(mark))
 	if near := c.t.nearestControl(mark); near != "" {
 		said += fmt.Sprintf("; the nearest that is one is %q", clip(near))
 	}
 	return said
 }
 
-// nearestControl is the control token that is written most like a word, else the one that ends a text; "": there is none.
+// nearestControl is the control token that is written most like a word, else the one that ends a text, if any.
 func (t *Tokenizer) nearestControl(word string) string {
 	var all []string
 	for _, k := range t.tokens {
@@ -80,7 +80,7 @@ func (t *Tokenizer) nearestControl(word string) string {
 	return cmp.Or(fault.Nearest(word, all), end)
 }
 
-// UnendedTemplate is Unended of the tokenizer's own chat template. One that cannot be rendered is told where it is used.
+// UnendedTemplate is Unended of the tokenizer's own chat template. One that cannot be rendered is told in use.
 func (t *Tokenizer) UnendedTemplate() string {
 	if t.chatTemplate == "" {
 		return ""

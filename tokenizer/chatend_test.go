@@ -33,8 +33,8 @@ func withTokens(t *testing.T, dir string, names ...string) *Tokenizer {
 	return tok
 }
 
-// Templates of all families end an answer with a token of their vocabulary, with nothing, or with text before the token:
-// none is warned of.
+// Templates of all families end an answer with a token of their vocabulary, with nothing, or with text before the
+// token: none is warned of.
 func TestEndedTemplates(t *testing.T) {
 	const gosrc = "../testdata/models/gosrc"
 	for name, tt := range map[string]struct {
@@ -76,21 +76,24 @@ func TestEndedTemplates(t *testing.T) {
 
 // A mark that ends an answer and is no token is told, with its line and the nearest token.
 func TestUnendedTemplates(t *testing.T) {
-	const text, near = " ends the assistant's turn and is no special token of the vocabulary", "; the nearest that is one is "
+	const text = " ends the assistant's turn and is no special token of the vocabulary"
+	const near = "; the nearest that is one is "
 	dir := "../testdata/models/gosrc"
 	for _, tt := range []struct{ template, mark, near string }{
 		{strings.ReplaceAll(ChatML, "<|im_end|>", "<|im_dnd|>"), `line 1 of the chat template: "<|im_dnd|>"`, "<|im_end|>"},
-		{strings.ReplaceAll(ChatML, "<|im_end|>", "<|eot_id|>"), `line 1 of the chat template: "<|eot_id|>"`, "<|endoftext|>"},
+		{strings.ReplaceAll(ChatML, "<|im_end|>", "<|eot_id|>"), `line 1 of the chat template: "<|eot_id|>"`,
+			"<|endoftext|>"},
 		{strings.ReplaceAll(ChatML, "<|im_end|>", "<|end▁of▁sentence|>"), "<|end▁of▁sentence|>", "<|endoftext|>"},
-		{"{% for m in messages %}\n{{ m.content }}<|im_dnd|>\n{% endfor %}<|endoftext|>", `line 2 of the chat template: "<|im_dnd|>"`,
-			"<|im_end|>"},
+		{"{% for m in messages %}\n{{ m.content }}<|im_dnd|>\n{% endfor %}<|endoftext|>",
+			`line 2 of the chat template: "<|im_dnd|>"`, "<|im_end|>"},
 		{"{% for m in messages %}{{ m.content }}<end_of_turn>\n{% endfor %}", "<end_of_turn>", "<|endoftext|>"},
 	} {
 		contracttest.Cases(t, 1)
 		tok := withTokens(t, dir)
 		tok.chatTemplate = tt.template
 		said := tok.UnendedTemplate()
-		if !strings.Contains(said, tt.mark) || !strings.Contains(said, text) || !strings.HasSuffix(said, near+`"`+tt.near+`"`) {
+		if !strings.Contains(said, tt.mark) || !strings.Contains(said, text) ||
+			!strings.HasSuffix(said, near+`"`+tt.near+`"`) {
 			t.Errorf("%q: %s", tt.template, said)
 		}
 	}

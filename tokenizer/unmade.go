@@ -66,9 +66,9 @@ func (t *Tokenizer) unordered() string {
 		len(made)-1-up, len(made))
 }
 
-// changedMerge says that a merge was changed so that it makes another token of the vocabulary. Merges make tokens in the order
-// of their ids: an unmade token whose id is between those that the neighbours of a merge make, where the merge's own is
-// not, is what the merge made before. What programs add by hand has no merge that stands so. "": there is none.
+// changedMerge says that a merge was changed so that it makes another token of the vocabulary. Merges make tokens in
+// the order of their ids: an unmade token whose id is between those that the neighbours of a merge make, where the
+// merge's own is not, is what the merge made before. What programs add by hand has no merge that stands so.
 func (t *Tokenizer) changedMerge(lost []int) string {
 	made := t.rules.result
 	for i := 1; i+1 < len(made); i++ {
@@ -79,8 +79,8 @@ func (t *Tokenizer) changedMerge(lost []int) string {
 		for _, id := range lost {
 			if before < id && id < after {
 				p := t.rules.pairs[i]
-				return fmt.Sprintf("merge %d of %q and %q makes %q, out of order, and none makes %q, whose turn it is: was a bit of "+
-					"it changed?", i, t.tokens[p[0]].text, t.tokens[p[1]].text, t.tokens[own].text, t.tokens[id].text)
+				return fmt.Sprintf("merge %d of %q and %q makes %q, out of order, and none makes %q, whose turn it is: "+
+					"was a bit of it changed?", i, t.tokens[p[0]].text, t.tokens[p[1]].text, t.tokens[own].text, t.tokens[id].text)
 			}
 		}
 	}
@@ -107,8 +107,8 @@ func (t *Tokenizer) sameScores() bool {
 	return n >= unmadeMany
 }
 
-// unmade returns the tokens of more than one character that no text becomes, how many only a text that is one of them whole, and
-// how many there are: those that are not added.
+// unmade returns the tokens of more than one character that no text becomes, how many only a text that is one of them
+// whole, and how many there are: those that are not added.
 func (t *Tokenizer) unmade() (lost []int, whole, all int) {
 	made := make([]bool, len(t.tokens))
 	for id, k := range t.tokens {

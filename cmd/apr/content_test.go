@@ -219,8 +219,8 @@ func setKeys(t *testing.T, dir string, keys map[string]any) {
 }
 
 // lostEnd is said of the chat template of a folder that loseEnd changed.
-const lostEnd = ` of the chat template: "<|im_dnd|>" ends the assistant's turn and is no special token of the vocabulary: ` +
-	`a student learns it as letters, and nothing ends its answers; the nearest that is one is "<|im_end|>"`
+const lostEnd = ` of the chat template: "<|im_dnd|>" ends the assistant's turn and is no special token of the ` +
+	`vocabulary: a student learns it as letters, and nothing ends its answers; the nearest that is one is "<|im_end|>"`
 
 // loseEnd turns a bit over in the mark that ends a turn.
 func loseEnd(t *testing.T, dir string) {
@@ -249,7 +249,8 @@ func TestUnendedTemplateIsSaid(t *testing.T) {
 	}
 	var talks []byte
 	for i := range 40 {
-		talks = fmt.Appendf(talks, `{"messages": [{"role": "user", "content": "f%d"}, {"role": "assistant", "content": "func f%d() {}"}]}`+"\n", i, i)
+		talks = fmt.Appendf(talks, `{"messages": [{"role": "user", "content": "f%d"}, `+
+			`{"role": "assistant", "content": "func f%d() {}"}]}`+"\n", i, i)
 	}
 	if err := os.WriteFile("talks.jsonl", talks, 0o600); err != nil {
 		t.Fatal(err)
@@ -272,7 +273,7 @@ func TestUnendedTemplateIsSaid(t *testing.T) {
 	}
 }
 
-// A merge of a GGUF with one bit turned over, whose product is another token of the vocabulary, is told, with its place.
+// A merge of a GGUF with one bit turned over, whose product is another token of the vocabulary, is told.
 func TestFlippedMergeIsSaid(t *testing.T) {
 	b, err := os.ReadFile("../../testdata/models/gosrc-q4_k_m.gguf")
 	if err != nil {
@@ -287,7 +288,8 @@ func TestFlippedMergeIsSaid(t *testing.T) {
 	for _, args := range []string{"validate flipped.gguf", strings.Replace(distilX, "X", "flipped.gguf", 1)} {
 		contracttest.Cases(t, 1)
 		code, text := forPeople(t, strings.Replace(args, "text.jsonl", "text.jsonl.zst", 1))
-		const says = `of "se" and "r" makes "ser", out of order, and none makes "ses", whose turn it is: was a bit of it changed?`
+		const says = `of "se" and "r" makes "ser", out of order, and none makes "ses", whose turn it is: was a bit of it ` +
+			`changed?`
 		if code != 0 || strings.Count(text, says) != 1 {
 			t.Errorf("%s: exit %d: %s", args, code, text)
 		}
@@ -344,7 +346,8 @@ func TestDoubtfulTeacherIsSaid(t *testing.T) {
 		{"a vocabulary", func() string { return write("vocab.json", `{"package":1}`) }, []string{`vocab.json: contradicts tokenizer.json, which counts: 1 tokens differ, the first "package"`}},
 		{"merges", func() string { return write("merges.txt", "a b\n") }, []string{`merges.txt: contradicts tokenizer.json, which counts: merge 0 is "a b"`}},
 		{"special tokens", func() string { return write("special_tokens_map.json", `{"eos_token":"<|none|>"}`) }, []string{`special_tokens_map.json: contradicts tokenizer.json`}},
-		{"an end that is no token", func() string { return folder(func(dir string) { loseEnd(t, dir) }) }, []string{`tokenizer_config.json: line 2` + lostEnd}},
+		{"an end that is no token", func() string { return folder(func(dir string) { loseEnd(t, dir) }) },
+			[]string{`tokenizer_config.json: line 2` + lostEnd}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			contracttest.Cases(t, 1)
