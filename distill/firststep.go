@@ -297,7 +297,7 @@ func (l *leg) judgeFirst(k int, of side, first firstReading, positions int) erro
 	}
 	part, why := l.run.in.agreeingPart(of)
 	if positions < fewPositions && smaller(l.run.in.studentConfig, of.config) {
-		part, why = agreeing, "" // what is cut out of the teacher has its embedding, and some ids it still predicts
+		part, why = agreeing, "" // a pruned student keeps the teacher's embedding and still predicts some ids
 	}
 	detail := map[string]any{"leg": l.name, "step": k, "top1_agreement": first.top1}
 	if !(first.kl <= part*first.entropy) {
@@ -368,8 +368,8 @@ func (l *leg) checkEmbedding(k int, of side, first firstReading) error {
 			"is it a copy?", float64(cosine), float64(angles), why)
 }
 
-// smaller reports whether a has fewer layers than b, a smaller hidden size, less width of its heads or fewer neurons,
-// as what is cut out of b.
+// smaller reports whether a has fewer layers than b, a smaller hidden size, less width of its heads or fewer neurons. A
+// student that was pruned from b is smaller.
 func smaller(a, b arch.Config) bool {
 	sizes := func(c arch.Config) (heads, neurons int) {
 		for _, l := range c.Layers {
@@ -387,8 +387,8 @@ func smaller(a, b arch.Config) bool {
 const fewPositions = 8
 
 // judgeFew reports, after a first step of fewer positions than fewPositions, a student that has the teacher's embedding:
-// what rounding does to one id may hide a copy there. A student that was cut out of the teacher has that embedding too
-// and is not reported.
+// there, rounding that changes one id may hide a copy. A pruned student has the teacher's embedding too and is not
+// reported.
 func (l *leg) judgeFew(k int, of side, first firstReading, positions int) error {
 	if positions >= fewPositions || smaller(l.run.in.studentConfig, of.config) {
 		return nil

@@ -148,7 +148,7 @@ func (in *inputs) doubt(f *modelfile.Files, c Config, obs Observer) {
 	f.Warn = func(line string) { in.say(line, obs) }
 }
 
-// say shows and keeps what is doubtful.
+// say shows a doubt about the inputs, and keeps it for the records of the run.
 func (in *inputs) say(line string, obs Observer) {
 	in.doubts = append(in.doubts, line)
 	obs.Message("warning: %s", line)

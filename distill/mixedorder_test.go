@@ -10,8 +10,8 @@ import (
 	"apr/tensor"
 )
 
-// Of several teachers in a mixture, the one that the student's embedding is nearest to counts, whatever its place: a
-// copy is told, and a student that was cut out of it is not taken for a copy because another teacher is smaller.
+// In a mixture the student is compared with the teacher whose embedding is nearest to its own, in whatever order the
+// teachers are named. A copy is told. A pruned student is not told, even if another teacher is smaller than it.
 func TestOrderOfMixedTeachers(t *testing.T) {
 	const teacher = "../testdata/models/gosrc"
 	c := tinyConfig(t)

@@ -13,8 +13,8 @@ import (
 	"apr/tensor"
 )
 
-// doubledColumns writes a changed copy of so many layers whose hidden columns are each there twice, as HyperCloning
-// does: another hidden size, and the same function.
+// doubledColumns writes a changed copy of the first layers that has each hidden column twice, as HyperCloning does: it
+// has twice the hidden size and computes the same function.
 func doubledColumns(t *testing.T, layers int, change func(name string, cols int, v []float32)) string {
 	return reshapedCopy(t, tensor.F32, func(c *arch.Config) { c.Hidden, c.Layers = 2*c.Hidden, c.Layers[:layers] },
 		func(name string, shape []int, v []float32) []float32 {
@@ -42,7 +42,7 @@ func doubledColumns(t *testing.T, layers int, change func(name string, cols int,
 		})
 }
 
-// halfTheColumns writes what is cut out of the teacher: the first half of the hidden columns.
+// halfTheColumns writes a student that was pruned from the teacher: it has the first half of the hidden columns.
 func halfTheColumns(t *testing.T) string {
 	return reshapedCopy(t, tensor.F32, func(c *arch.Config) { c.Hidden /= 2 },
 		func(name string, shape []int, v []float32) []float32 {

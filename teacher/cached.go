@@ -56,7 +56,7 @@ type States struct {
 
 // Fetch reads the hidden states of the kept positions of b.
 func (t *States) Fetch(b corpus.Batch) error {
-	if t.From == nil {
+	if t.From == nil { // a step that is run dry
 		return nil
 	}
 	t.values, t.stored = t.values[:0], t.stored[:0]
@@ -154,7 +154,7 @@ const above = 40
 
 // Fetch reads the draws of the kept positions of b.
 func (t *Drawn) Fetch(b corpus.Batch) error {
-	if t.From == nil {
+	if t.From == nil { // a step that is run dry
 		return nil
 	}
 	rows, err := t.read(keys(b))

@@ -33,7 +33,7 @@ type Resident struct {
 	// Attended are those whose attention map can be computed for the step, see Maps.
 	Attended []int
 
-	first   int                    // position of the batch in the step: a rank has a part of it
+	first   int                    // position of the step at which the batch begins: 0 but for a part of the step
 	hidden  device.Tensor          // [N, h] after the final norm
 	streams map[int]device.Tensor  // [N, h] behind each of Layers
 	maps    map[int]device.AttnMap // of all positions, by Attended

@@ -235,8 +235,8 @@ func loseEnd(t *testing.T, dir string) {
 	}
 }
 
-// A chat template that ends answers with what is no token is told of a model by validate, inspect and distill, with the
-// file, and of --chat-template's file by distill.
+// validate, inspect and distill warn of a model's chat template whose end of an answer is no token, and name the file.
+// distill warns of the file of --chat-template alike.
 func TestUnendedTemplateIsSaid(t *testing.T) {
 	goModels(t)
 	if err := os.CopyFS("lost", os.DirFS("teacher")); err != nil {

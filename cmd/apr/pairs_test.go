@@ -36,8 +36,8 @@ const pairedExperts = `{"model_type": "qwen3_moe", "hidden_size": 32, "intermedi
  "head_dim": 16, "num_key_value_heads": 1, "vocab_size": 4096, "max_position_embeddings": 2048,
  "rms_norm_eps": 1e-6, "rope_theta": 1e6, "tie_word_embeddings": true, "eos_token_id": 4093}`
 
-// Each two settings of a run, the others as they are by themselves, train or are refused by name: what is tested alone
-// may never have been tried together.
+// Every pair of settings trains, or is refused with a reason, while all other settings have their defaults. Settings
+// that work one at a time may fail together.
 func TestPairsOfOptions(t *testing.T) {
 	dir := t.TempDir()
 	path := func(name string) string { return filepath.Join(dir, name) }
