@@ -198,9 +198,20 @@ template <class B> APR_DEVICE void row_scales(const DequantArgs &a) {
 
 // A warp decodes 4 spans, as to bfloat16.
 template <class B> APR_DEVICE void dequant_e4m3(const DequantArgs &a) {
+    const u32 item = (block() * 8 + warp()) * 4;
+    if (a.all == a.spans && item * 32 + 128 <= a.chunks && a.per_scale % 32 == 0) {
+        // Each span has one scale: a lane asks for one before it asks for blocks, and all four are there with these.
+        const float scale = a.scale[(item + (lane() & 3)) / (a.per_scale / 32) * a.scale_stride];
+        float inverse = 0;
+        each_chunk<B>(a, item, [&](const float (&x)[8], u32, u32 chunk, int k) {
+            if (k == 0) inverse = 1 / scale;
+            *(u32x2 *)((u8 *)a.dst + (u64)(chunk + 32 * k) * 8) = pack8(x, shfl(inverse, k));
+        });
+        return;
+    }
     float inverse = 0;
     u32 of = ~0u, end = 0; // inverse is that of chunks before end of row `of`: it is computed once for four spans
-    each_chunk<B>(a, (block() * 8 + warp()) * 4, [&](const float (&x)[8], u32 row, u32 chunk, int k) {
+    each_chunk<B>(a, item, [&](const float (&x)[8], u32 row, u32 chunk, int k) {
         const u32 c = chunk + 32 * k;
         if (row != of || c >= end) {
             const u32 r = c / a.per_scale;
