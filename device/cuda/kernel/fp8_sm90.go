@@ -46,9 +46,10 @@ func QuantizeGLU(q Queue, dst Bytes, rowScale, gu Mat, act device.Activation) {
 
 // quantizeRows converts rows of which x has so many columns for one of dst.
 func quantizeRows(q Queue, of string, dst Bytes, rowScale, x Mat, each int) {
-	need(dst.Rows == x.Rows && each*dst.Cols == x.Cols && rowScale.Rows == x.Rows && rowScale.Cols == 1, "QuantizeRows", "shapes differ")
-	need(x.Type == tensor.BF16 && rowScale.Type == tensor.F32 && dst.Cols%8 == 0 && rowsAt(x, 16) && dst.Ptr%8 == 0 && dst.Stride%8 == 0,
-		"QuantizeRows", "type or alignment")
+	shapes := dst.Rows == x.Rows && each*dst.Cols == x.Cols && rowScale.Rows == x.Rows && rowScale.Cols == 1
+	need(shapes, "QuantizeRows", "shapes differ")
+	aligned := dst.Cols%8 == 0 && rowsAt(x, 16) && dst.Ptr%8 == 0 && dst.Stride%8 == 0
+	need(x.Type == tensor.BF16 && rowScale.Type == tensor.F32 && aligned, "QuantizeRows", "type or alignment")
 	if dst.Rows == 0 || dst.Cols == 0 {
 		return
 	}

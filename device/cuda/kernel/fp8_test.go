@@ -98,7 +98,9 @@ func TestQuantizeRows(t *testing.T) {
 // TestQuantizeGLU: bits and scales are those of GLU, rounded, and then of QuantizeRows.
 func TestQuantizeGLU(t *testing.T) {
 	for _, act := range []device.Activation{device.SiLU, device.GELUTanh, device.OSS, device.Sigmoid} {
-		for _, c := range []struct{ rows, cols, gap int }{{1, 8, 0}, {11, 768, 16}, {3, 904, 8}, {5, 1064, 0}, {2, 5000, 24}} {
+		for _, c := range []struct{ rows, cols, gap int }{
+			{1, 8, 0}, {11, 768, 16}, {3, 904, 8}, {5, 1064, 0}, {2, 5000, 24},
+		} {
 			t.Run(fmt.Sprint(act, c), func(t *testing.T) {
 				l := newLab(t)
 				mx := l.random(c.rows, 2*c.cols, 4)
