@@ -173,28 +173,32 @@ type ExpertNets struct {
 	Act                        Activation
 }
 
-// ExpertGater is a Stream that may compute the first half of experts without a copied row of input for each slot.
-type ExpertGater interface {
-	// GateExperts writes glu[j] = act(g)·u with gateUp[j] = [g|u], g = Gate_e·y[Rows[j]] and u = Up_e·y[Rows[j]], e
-	// the expert of slot j, each with its bias: what Gather, GroupedMatMul twice and GLU write. It reports false, and
-	// has done nothing, if the device has no such operation for these.
-	GateExperts(glu, gateUp, y Tensor, e ExpertNets, r Routing) bool
+// ExpertRunner is a Stream that may compute experts without a copied row of input for each slot.
+type ExpertRunner interface {
+	// RunExperts writes ys[j] = Down_e·glu[j] with glu[j] = act(g)·u, gateUp[j] = [g|u], g = Gate_e·y[Rows[j]] and
+	// u = Up_e·y[Rows[j]], e the expert of slot j, each with its bias: what Gather, GroupedMatMul twice, GLU and
+	// GroupedMatMul write. glu need not be written where no gradient comes through the matrices. RunExperts reports
+	// false, and has done nothing, if the device has no such operation for these.
+	RunExperts(ys, glu, gateUp, y Tensor, e ExpertNets, r Routing) bool
 }
 
-// CheckGateExperts checks a call of ExpertGater.GateExperts.
-func CheckGateExperts(glu, gateUp, y Tensor, e ExpertNets, r Routing) {
+// CheckRunExperts checks a call of ExpertRunner.RunExperts.
+func CheckRunExperts(ys, glu, gateUp, y Tensor, e ExpertNets, r Routing) {
 	const op = OpGroupedMatMul
-	need(e.Gate != nil && e.Up != nil, op, noWeight)
-	views(op, glu, gateUp, y)
-	optional(op, e.GateBias, e.UpBias)
-	floats(op, glu, gateUp, y)
-	typed(op, tensor.F32, noFloat32, e.GateBias, e.UpBias)
+	need(e.Gate != nil && e.Up != nil && e.Down != nil, op, noWeight)
+	views(op, ys, glu, gateUp, y)
+	optional(op, e.GateBias, e.UpBias, e.DownBias)
+	floats(op, ys, glu, gateUp, y)
+	typed(op, tensor.F32, noFloat32, e.GateBias, e.UpBias, e.DownBias)
 	routing(op, r, y.Rows)
+	shaped(op, y.Rows*r.Active, ys.Cols, ys)
 	shaped(op, y.Rows*r.Active, glu.Cols, glu)
 	shaped(op, y.Rows*r.Active, 2*glu.Cols, gateUp)
 	experts(op, e.Gate, r, glu.Cols, y.Cols)
 	experts(op, e.Up, r, glu.Cols, y.Cols)
+	experts(op, e.Down, r, ys.Cols, glu.Cols)
 	shaped(op, r.Experts, glu.Cols, e.GateBias, e.UpBias)
+	shaped(op, r.Experts, ys.Cols, e.DownBias)
 	activation(op, e.Act)
 }
 

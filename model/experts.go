@@ -153,13 +153,13 @@ func (p *pass) chosen(b *layer, e *expertActs, dst, y device.Tensor, add bool) {
 	if mix, ok := s.(device.Mixer); ok && p.cache != nil && mix.MixExperts(dst, e.glu, y, e.w, b.nets(), r, add) {
 		return
 	}
-	if gater, ok := s.(device.ExpertGater); !ok || !gater.GateExperts(e.glu, e.gateUp, y, b.nets(), r) {
+	if runner, ok := s.(device.ExpertRunner); !ok || !runner.RunExperts(e.ys, e.glu, e.gateUp, y, b.nets(), r) {
 		s.Gather(e.xs, y, r.Rows)
 		b.moe.gate.grouped(s, e.gateUp.ColRange(0, f), e.xs, r)
 		b.moe.up.grouped(s, e.gateUp.ColRange(f, 2*f), e.xs, r)
 		s.GLU(e.glu, e.gateUp, b.act())
+		b.moe.down.grouped(s, e.ys, e.glu, r)
 	}
-	b.moe.down.grouped(s, e.ys, e.glu, r)
 	s.Combine(dst, e.ys, e.w, r, add)
 }
 

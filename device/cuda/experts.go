@@ -59,7 +59,9 @@ func (s *Stream) GroupedMatMul(y, x device.Tensor, w device.Weight, bias device.
 
 func (s *Stream) groupedMatMul(y, x device.Tensor, m *weight, bias device.Tensor, r device.Routing) {
 	if many := s.dev.manySlots(y, x, m, r); many && m.fp8 != nil {
-		s.groupedFP8(y, x, m, bias, r)
+		s.groupedFP8(y, x, x.Cols, m, bias, r, func(o *operation, lo, hi int) (kernel.Bytes, kernel.Mat) {
+			return o.roundRows(x.RowRange(lo, hi))
+		})
 		return
 	} else if many {
 		s.groupedMany("GroupedMatMul", kernel.GemmNT, y, x, m, bias, false, r)

@@ -237,12 +237,22 @@ func (b *expertsBench) compareFP8(kind tensor.DType) {
 		s.GroupedMatMul(got.ColRange(i*m.wide, (i+1)*m.wide), xs, low, bias, r)
 	}
 	b.near(kind, "slots", want, got)
-	e := device.ExpertNets{Gate: low, Up: low, GateBias: bias, Act: device.SiLU}
-	if !s.GateExperts(glu, got, y, e, r) {
-		b.t.Fatal("GateExperts has done nothing")
+	down := b.fp8(kind, m.experts*m.hidden, m.wide, m.experts)
+	rowsOut := func() device.Tensor { return s.Temp("ys", device.Activations, tensor.BF16, slots, m.hidden) }
+	ys, same := rowsOut(), rowsOut()
+	for _, act := range []device.Activation{device.SiLU, device.GELUTanh, device.OSS} {
+		e := device.ExpertNets{Gate: low, Up: low, Down: down, GateBias: bias, Act: act}
+		if !s.RunExperts(ys, glu, got, y, e, r) {
+			b.t.Fatal("RunExperts has done nothing")
+		}
+		b.near(kind, "rows of tokens", want, got)
+		s.GLU(glu, got, act)
+		s.GroupedMatMul(same, glu, down, device.Tensor{}, r)
+		if cos, off := compare(b.t, s, same, ys); off != 0 {
+			b.t.Errorf("%s, %v, activation %v: other values than of GLU's rows, cosine %g, error %g", m.name, kind, act, cos, off)
+		}
 	}
-	b.near(kind, "rows of tokens", want, got)
-	s.Release(y, xs, bias, want, got, glu, r.Chosen, r.Slots, r.Rows, r.Starts)
+	s.Release(y, xs, bias, want, got, glu, ys, same, r.Chosen, r.Slots, r.Rows, r.Starts)
 }
 
 func (b *expertsBench) near(kind tensor.DType, what string, want, got device.Tensor) {

@@ -106,21 +106,24 @@ func (o *operation) expertsMany(
 	}
 }
 
-// groupedFP8 is GroupedMatMul of many slots in 8-bit floats: rows of x are rounded, and blocks of experts expanded to
-// them.
-func (s *Stream) groupedFP8(y, x device.Tensor, w *weight, bias device.Tensor, r device.Routing) {
+// groupedFP8 is GroupedMatMul of many slots in 8-bit floats, to which blocks of experts are expanded; round makes rows
+// of `in` of them from rows [lo,hi) of x.
+func (s *Stream) groupedFP8(
+	y, x device.Tensor, in int, w *weight, bias device.Tensor, r device.Routing,
+	round func(o *operation, lo, hi int) (kernel.Bytes, kernel.Mat),
+) {
 	if !s.expandsHere(w) {
 		return
 	}
-	piece := fp8Piece(x.Rows, x.Cols)
+	piece := fp8Piece(x.Rows, in)
 	for lo := 0; lo < x.Rows; lo += piece {
 		hi := min(lo+piece, x.Rows)
 		o := s.begin("GroupedMatMul", y, x, w.t, bias, r.Starts)
 		if o == nil {
 			return
 		}
-		o.sized(hi-lo, y.Cols, x.Cols, r.Experts)
-		x8, sx := o.roundRows(x.RowRange(lo, hi))
+		o.sized(hi-lo, y.Cols, in, r.Experts)
+		x8, sx := round(o, lo, hi)
 		o.expertsFP8(y.RowRange(lo, hi), x8, sx, kernel.Mat{}, w, bias, r, lo)
 		o.end()
 	}
@@ -140,14 +143,31 @@ func (o *operation) expertsFP8(
 	}
 }
 
-var _ device.ExpertGater = (*Stream)(nil)
+var _ device.ExpertRunner = (*Stream)(nil)
 
-// GateExperts takes rows of tokens on their way to the products of many slots, where both matrices are multiplied in
-// the same way: see device.ExpertGater.
-func (s *Stream) GateExperts(glu, gateUp, y device.Tensor, e device.ExpertNets, r device.Routing) bool {
-	device.CheckGateExperts(glu, gateUp, y, e, r)
-	f, slots := glu.Cols, y
-	slots.Rows = glu.Rows
+// RunExperts takes rows of tokens on their way to the products of many slots, where gate and up are multiplied in the
+// same way; where down is multiplied in 8-bit floats, too, act(g)·u is never anything else: see device.ExpertRunner.
+func (s *Stream) RunExperts(ys, glu, gateUp, y device.Tensor, e device.ExpertNets, r device.Routing) bool {
+	device.CheckRunExperts(ys, glu, gateUp, y, e, r)
+	if !s.gateExperts(glu.Cols, gateUp, y, e, r) {
+		return false
+	}
+	down := e.Down.(*weight)
+	if down.fp8 == nil || !s.dev.manySlots(ys, glu, down, r) || gateUp.DType != tensor.BF16 {
+		s.GLU(glu, gateUp, e.Act)
+		s.GroupedMatMul(ys, glu, down, e.DownBias, r)
+		return true
+	}
+	s.groupedFP8(ys, gateUp, glu.Cols, down, e.DownBias, r, func(o *operation, lo, hi int) (kernel.Bytes, kernel.Mat) {
+		return o.roundGLU(gateUp.RowRange(lo, hi), e.Act)
+	})
+	return true
+}
+
+// gateExperts computes gateUp = [g|u] of f columns each, or reports false.
+func (s *Stream) gateExperts(f int, gateUp, y device.Tensor, e device.ExpertNets, r device.Routing) bool {
+	slots := y
+	slots.Rows = gateUp.Rows
 	gate, up := e.Gate.(*weight), e.Up.(*weight)
 	low := gate.fp8 != nil
 	for _, m := range []*weight{gate, up} {
@@ -161,7 +181,7 @@ func (s *Stream) GateExperts(glu, gateUp, y device.Tensor, e device.ExpertNets, 
 	if o == nil {
 		return true // nothing is done after an error
 	}
-	o.sized(glu.Rows, 2*f, y.Cols, r.Experts)
+	o.sized(gateUp.Rows, 2*f, y.Cols, r.Experts)
 	var x8 kernel.Bytes
 	var scale kernel.Mat
 	if low {
@@ -176,7 +196,6 @@ func (s *Stream) GateExperts(glu, gateUp, y device.Tensor, e device.ExpertNets, 
 		}
 	}
 	o.end()
-	s.GLU(glu, gateUp, e.Act)
 	return true
 }
 

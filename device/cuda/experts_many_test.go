@@ -262,9 +262,9 @@ func TestFewSlotsPlanned(t *testing.T) {
 	}
 }
 
-// TestGateExperts: gate, up and their unit, of rows of tokens that are taken on the way, have the bits of copies for
-// each slot; with few slots, and without the kernels for many, nothing is done.
-func TestGateExperts(t *testing.T) {
+// TestRunExperts: experts of rows of tokens that are taken on the way have the bits of copies for each slot; with few
+// slots, and without the kernels for many, nothing is done.
+func TestRunExperts(t *testing.T) {
 	d := hopper(t, cuda.Options{})
 	defer d.Close()
 	m, s := newMany(t, tensor.Q4_K), d.NewStream()
@@ -275,30 +275,35 @@ func TestGateExperts(t *testing.T) {
 	}
 	y, xs := temp(tensor.BF16, m.tokens, m.in), temp(tensor.BF16, slots, m.in)
 	fill(s, y, 5)
-	bias := temp(tensor.F32, m.experts, m.out)
+	bias, downBias := temp(tensor.F32, m.experts, m.out), temp(tensor.F32, m.experts, m.in)
 	fill(s, bias, 6)
+	fill(s, downBias, 7)
+	back := m.plain // as matrices [in, out]
+	back.info.Shape = []int{m.experts, m.in, m.out}
+	down := m.weight(t, d, back, device.Form{})
 	for _, form := range []device.Form{{}, {Blocks: true}} {
 		source := m.plain
 		if form.Blocks {
 			source = m.source
 		}
 		gate, up := m.weight(t, d, source, form), m.weight(t, d, m.source, form)
-		e := device.ExpertNets{Gate: gate, Up: up, GateBias: bias, Act: device.SiLU}
-		gateUp, glu := temp(tensor.BF16, slots, 2*m.out), temp(tensor.BF16, slots, m.out)
-		if !s.(device.ExpertGater).GateExperts(glu, gateUp, y, e, r) {
-			t.Fatal("GateExperts has done nothing")
+		e := device.ExpertNets{Gate: gate, Up: up, Down: down, GateBias: bias, DownBias: downBias, Act: device.SiLU}
+		gateUp, glu, ys := temp(tensor.BF16, slots, 2*m.out), temp(tensor.BF16, slots, m.out), temp(tensor.BF16, slots, m.in)
+		if !s.(device.ExpertRunner).RunExperts(ys, glu, gateUp, y, e, r) {
+			t.Fatal("RunExperts has done nothing")
 		}
-		got := download(t, s, glu, gateUp)
+		got := download(t, s, glu, gateUp, ys)
 		s.Gather(xs, y, r.Rows)
 		s.GroupedMatMul(gateUp.ColRange(0, m.out), xs, e.Gate, bias, r)
 		s.GroupedMatMul(gateUp.ColRange(m.out, 2*m.out), xs, e.Up, device.Tensor{}, r)
 		s.GLU(glu, gateUp, device.SiLU)
-		if want := download(t, s, glu, gateUp); !slices.Equal(got, want) {
+		s.GroupedMatMul(ys, glu, e.Down, downBias, r)
+		if want := download(t, s, glu, gateUp, ys); !slices.Equal(got, want) {
 			t.Errorf("%+v: other values than of Gather, GroupedMatMul and GLU", form)
 		}
 		undo := d.Pretend(8)
-		if s.(device.ExpertGater).GateExperts(glu, gateUp, y, e, r) {
-			t.Error("GateExperts claims to have worked without its kernels")
+		if s.(device.ExpertRunner).RunExperts(ys, glu, gateUp, y, e, r) {
+			t.Error("RunExperts claims to have worked without its kernels")
 		}
 		undo()
 	}

@@ -141,11 +141,24 @@ func (s *Stream) matMulFP8(y, x device.Tensor, w *weight, bias device.Tensor, ad
 
 // roundRows makes x 8-bit floats with a scale for each row.
 func (o *operation) roundRows(x device.Tensor) (kernel.Bytes, kernel.Mat) {
+	x8, scale := o.roundedAt(x, x.Cols)
+	kernel.QuantizeRows(o, x8, scale, mat(x))
+	return x8, scale
+}
+
+// roundGLU is roundRows of act(g)·u, gu = [g|u].
+func (o *operation) roundGLU(gu device.Tensor, act device.Activation) (kernel.Bytes, kernel.Mat) {
+	x8, scale := o.roundedAt(gu, gu.Cols/2)
+	kernel.QuantizeGLU(o, x8, scale, mat(gu), act)
+	return x8, scale
+}
+
+// roundedAt returns where rows made from x stand as 8-bit floats, and their scales.
+func (o *operation) roundedAt(x device.Tensor, cols int) (kernel.Bytes, kernel.Mat) {
 	limit(x.DType == tensor.BF16, device.OpMatMul, "only activations in bfloat16 become 8-bit floats")
 	at := o.dev.expansion.Load().place.address()
-	x8 := kernel.Bytes{Ptr: at, Rows: x.Rows, Cols: x.Cols, Stride: x.Cols}
+	x8 := kernel.Bytes{Ptr: at, Rows: x.Rows, Cols: cols, Stride: cols}
 	scale := kernel.Mat{Ptr: at + uint64(fp8Rows-(4*x.Rows+255)&^255), Rows: x.Rows, Cols: 1, Stride: 1, Type: tensor.F32}
-	kernel.QuantizeRows(o, x8, scale, mat(x))
 	return x8, scale
 }
 

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"apr/device"
 	"apr/tensor"
 )
 
@@ -42,6 +43,9 @@ func TestBlockLaunches(t *testing.T) {
 	}
 	checkModules(t, func(q Queue) {
 		QuantizeRows(q, Bytes{1 << 40, 8192, 18944, 18944}, dense(tensor.F32, 8192, 1), dense(tensor.BF16, 8192, 18944))
+		for _, act := range []device.Activation{device.SiLU, device.GELUTanh, device.OSS, device.Sigmoid} {
+			QuantizeGLU(q, Bytes{1 << 40, 8192, 768, 768}, dense(tensor.F32, 8192, 1), dense(tensor.BF16, 8192, 1536), act)
+		}
 	})
 }
 

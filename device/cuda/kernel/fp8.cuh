@@ -1,6 +1,8 @@
 // Numbers of type e4m3: sign, 4 bits of exponent, 3 of mantissa; the largest is 448.
 #pragma once
+#include "clampglu.cuh"
 #include "dequant.cuh"
+#include "sigmoidglu.cuh"
 
 // pack8 rounds eight numbers.
 APR_DEVICE u32x2 pack8(const float (&x)[8], float scale) {
@@ -24,58 +26,103 @@ APR_DEVICE float absmax8(const float (&x)[8], float amax) {
     return amax;
 }
 
-// block_max is block_sum of apr.cuh for maxima.
-APR_DEVICE float block_max(float v, float *part) {
+// warps_max returns the maximum of v in N neighbouring warps, a power of two, of those of the thread.
+APR_DEVICE float warps_max(float v, float *part, u32 n) {
     v = warp_max(v);
     sync_block();
     if (lane() == 0) part[warp()] = v;
     sync_block();
     float s = 0;
-    for (u32 i = 0; i < threads() / 32; i++) s = max2(s, part[i]);
+    for (u32 i = warp() & ~(n - 1), end = i + n; i < end; i++) s = max2(s, part[i]);
     return s;
 }
+
+// block_max is block_sum of apr.cuh for maxima.
+APR_DEVICE float block_max(float v, float *part) { return warps_max(v, part, threads() / 32); }
 
 struct QuantizeRowsArgs {
     u8 *dst;
     float *scale;
     const bf16 *x;
     i64 dst_stride, x_stride, scale_stride;
-    u32 packs; // of 8 values in a row
+    u32 rows, packs; // packs: of 8 values in a row
+    u32 shift;       // 2^shift warps have a row together, at most 8
 };
 
-// A block has one row: its first 4 packs a thread stay in registers between the two passes.
-KERNEL(quantize_rows_e4m3, QuantizeRowsArgs, 256, 4) {
+// Plain is a pack of x, Gated one of act(g)·u, rounded to bfloat16, of rows [g|u].
+struct Plain {
+    Pack<bf16, 8> x;
+    APR_METHOD void load(const QuantizeRowsArgs &, const bf16 *p) { load_pack(x, p); }
+    APR_METHOD Pack<bf16, 8> value() const { return x; }
+};
+template <class Act> struct Gated {
+    Pack<bf16, 8> g, u;
+    APR_METHOD void load(const QuantizeRowsArgs &a, const bf16 *p) {
+        load_pack(g, p);
+        load_pack(u, p + a.packs * 8);
+    }
+    APR_METHOD Pack<bf16, 8> value() const {
+        float x[8], y[8];
+        widen(x, g);
+        widen(y, u);
+        UNROLL for (int i = 0; i < 8; i++) y[i] = Act::template gated<bf16>(x[i], y[i]);
+        Pack<bf16, 8> v;
+        narrow(v, y);
+        return v;
+    }
+};
+
+// quantize_row converts the row of a team of threads, the first N packs of each of which stay in registers between the
+// two passes. Where there are no N, or no row, what is loaded is there and is not written: so that loads wait for
+// nothing, not even for each other's conditions.
+template <class SOURCE, u32 N> APR_DEVICE void quantize_row(const QuantizeRowsArgs &a, u32 team) {
     SHARED(float, part, 8);
-    const bf16 *x = a.x + block() * a.x_stride;
-    u8 *dst = a.dst + block() * a.dst_stride;
-    Pack<bf16, 8> kept[4] = {};
+    const u32 first = thread() & (team - 1), row = block() << (3 - a.shift) | warp() >> a.shift;
+    const u64 at = min_of(row, a.rows - 1);
+    const bf16 *x = a.x + at * a.x_stride;
+    u8 *dst = a.dst + at * a.dst_stride;
+    SOURCE in[N];
+    Pack<bf16, 8> kept[N];
     float amax = 0, v[8];
-    UNROLL for (u32 k = 0; k < 4; k++)
-        if (k * 256 + thread() < a.packs) load_pack(kept[k], x + (k * 256 + thread()) * 8);
-    UNROLL for (u32 k = 0; k < 4; k++) {
+    UNROLL for (u32 k = 0; k < N; k++) in[k].load(a, x + min_of(k * team + first, a.packs - 1) * 8);
+    UNROLL for (u32 k = 0; k < N; k++) {
+        kept[k] = in[k].value();
         widen(v, kept[k]);
         amax = absmax8(v, amax);
     }
-    for (u32 c = 1024 + thread(); c < a.packs; c += 256) {
-        Pack<bf16, 8> p;
-        load_pack(p, x + c * 8);
-        widen(v, p);
+    for (u32 c = N * team + first; c < a.packs; c += team) {
+        in[0].load(a, x + c * 8);
+        widen(v, in[0].value());
         amax = absmax8(v, amax);
     }
-    const E4M3Scale s(block_max(amax, part));
-    if (thread() == 0) a.scale[block() * a.scale_stride] = s.scale;
-    UNROLL for (u32 k = 0; k < 4; k++) {
-        if (k * 256 + thread() >= a.packs) continue;
+    const E4M3Scale s(warps_max(amax, part, 1u << a.shift));
+    if (row >= a.rows) return;
+    if (first == 0) a.scale[at * a.scale_stride] = s.scale;
+    UNROLL for (u32 k = 0; k < N; k++) {
+        if (k * team + first >= a.packs) continue;
         widen(v, kept[k]);
-        *(u32x2 *)(dst + (k * 256 + thread()) * 8) = pack8(v, s.inverse);
+        *(u32x2 *)(dst + (k * team + first) * 8) = pack8(v, s.inverse);
     }
-    for (u32 c = 1024 + thread(); c < a.packs; c += 256) {
-        Pack<bf16, 8> p;
-        load_pack(p, x + c * 8);
-        widen(v, p);
+    for (u32 c = N * team + first; c < a.packs; c += team) {
+        in[0].load(a, x + c * 8);
+        widen(v, in[0].value());
         *(u32x2 *)(dst + c * 8) = pack8(v, s.inverse);
     }
 }
+
+// quantize_rows: a block has as many rows as its 8 warps serve. Few threads have a short row, or it would be blocks that
+// begin and end that take the time.
+template <class SOURCE> APR_DEVICE void quantize_rows(const QuantizeRowsArgs &a) {
+    const u32 team = 32u << a.shift;
+    if (a.packs <= 3 * team) quantize_row<SOURCE, 3>(a, team);
+    else quantize_row<SOURCE, 4>(a, team);
+}
+
+KERNEL(quantize_rows_e4m3, QuantizeRowsArgs, 256, 4) { quantize_rows<Plain>(a); }
+KERNEL(quantize_swiglu_e4m3, QuantizeRowsArgs, 256, 3) { quantize_rows<Gated<SiLU>>(a); }
+KERNEL(quantize_geglu_e4m3, QuantizeRowsArgs, 256, 3) { quantize_rows<Gated<GELUTanh>>(a); }
+KERNEL(quantize_clampglu_e4m3, QuantizeRowsArgs, 256, 3) { quantize_rows<Gated<ClampedSiLU>>(a); }
+KERNEL(quantize_sigmoidglu_e4m3, QuantizeRowsArgs, 256, 3) { quantize_rows<Gated<Sigmoid>>(a); }
 
 struct ScaleRowsArgs {
     void *y;
@@ -151,9 +198,20 @@ template <class B> APR_DEVICE void row_scales(const DequantArgs &a) {
 
 // A warp decodes 4 spans, as to bfloat16.
 template <class B> APR_DEVICE void dequant_e4m3(const DequantArgs &a) {
+    const u32 item = (block() * 8 + warp()) * 4;
+    if (a.all == a.spans && item * 32 + 128 <= a.chunks && a.per_scale % 32 == 0) {
+        // Each span has one scale: a lane asks for one before it asks for blocks, and all four are there with these.
+        const float scale = a.scale[(item + (lane() & 3)) / (a.per_scale / 32) * a.scale_stride];
+        float inverse = 0;
+        each_chunk<B>(a, item, [&](const float (&x)[8], u32, u32 chunk, int k) {
+            if (k == 0) inverse = 1 / scale;
+            *(u32x2 *)((u8 *)a.dst + (u64)(chunk + 32 * k) * 8) = pack8(x, shfl(inverse, k));
+        });
+        return;
+    }
     float inverse = 0;
     u32 of = ~0u, end = 0; // inverse is that of chunks before end of row `of`: it is computed once for four spans
-    each_chunk<B>(a, (block() * 8 + warp()) * 4, [&](const float (&x)[8], u32 row, u32 chunk, int k) {
+    each_chunk<B>(a, item, [&](const float (&x)[8], u32 row, u32 chunk, int k) {
         const u32 c = chunk + 32 * k;
         if (row != of || c >= end) {
             const u32 r = c / a.per_scale;

@@ -3,6 +3,7 @@ package kernel
 import (
 	"unsafe"
 
+	"apr/device"
 	"apr/tensor"
 )
 
@@ -18,7 +19,8 @@ type Bytes struct {
 type quantizeRowsArgs struct {
 	dst, scale, x                   uint64
 	dstStride, xStride, scaleStride int64
-	packs                           uint32 // of 8 values
+	rows, packs                     uint32 // packs: of 8 values in a row
+	shift                           uint32 // 2^shift warps have a row together
 }
 
 // scaleRowsArgs is struct ScaleRowsArgs of fp8.cuh.
@@ -33,15 +35,33 @@ type scaleRowsArgs struct {
 // multiple of 8, rows of x begin at multiples of 16 bytes and rows of dst at multiples of 8. For compute capability 9.0.
 //
 // Bytes moved: 2 of x (the second reading comes from the cache) and 1 of dst an element.
-func QuantizeRows(q Queue, dst Bytes, rowScale, x Mat) {
-	need(dst.Rows == x.Rows && dst.Cols == x.Cols && rowScale.Rows == x.Rows && rowScale.Cols == 1, "QuantizeRows", "shapes differ")
-	need(x.Type == tensor.BF16 && rowScale.Type == tensor.F32 && x.Cols%8 == 0 && rowsAt(x, 16) && dst.Ptr%8 == 0 && dst.Stride%8 == 0,
-		"QuantizeRows", "type or alignment")
-	if x.Rows == 0 || x.Cols == 0 {
+func QuantizeRows(q Queue, dst Bytes, rowScale, x Mat) { quantizeRows(q, "rows", dst, rowScale, x, 1) }
+
+// QuantizeGLU is QuantizeRows of what GLU makes of gu, in the same bits.
+//
+// Bytes moved: 4 of gu and 1 of dst an element of dst.
+func QuantizeGLU(q Queue, dst Bytes, rowScale, gu Mat, act device.Activation) {
+	quantizeRows(q, GLUModule(act), dst, rowScale, gu, 2)
+}
+
+// quantizeRows converts rows of which x has so many columns for one of dst.
+func quantizeRows(q Queue, of string, dst Bytes, rowScale, x Mat, each int) {
+	shapes := dst.Rows == x.Rows && each*dst.Cols == x.Cols && rowScale.Rows == x.Rows && rowScale.Cols == 1
+	need(shapes, "QuantizeRows", "shapes differ")
+	aligned := dst.Cols%8 == 0 && rowsAt(x, 16) && dst.Ptr%8 == 0 && dst.Stride%8 == 0
+	need(x.Type == tensor.BF16 && rowScale.Type == tensor.F32 && aligned, "QuantizeRows", "type or alignment")
+	if dst.Rows == 0 || dst.Cols == 0 {
 		return
 	}
-	a := &quantizeRowsArgs{dst.Ptr, rowScale.Ptr, x.Ptr, int64(dst.Stride), int64(x.Stride), int64(rowScale.Stride), uint32(x.Cols / 8)}
-	q.Launch(Launch{Module: fp8Module, Kernel: "quantize_rows_e4m3", Grid: [3]int{x.Rows, 1, 1}, Block: 256, Args: unsafe.Pointer(a)})
+	packs, shift := dst.Cols/8, 0
+	for shift < 3 && packs > 4*32<<shift { // 4 packs of a thread stay in registers
+		shift++
+	}
+	a := &quantizeRowsArgs{
+		dst.Ptr, rowScale.Ptr, x.Ptr, int64(dst.Stride), int64(x.Stride), int64(rowScale.Stride),
+		uint32(dst.Rows), uint32(packs), uint32(shift),
+	}
+	launch(q, fp8Module, "quantize_"+of+"_e4m3", dst.Rows, 8>>shift, 256, unsafe.Pointer(a))
 }
 
 // ScaleRows multiplies rows: y[r,c] = y[r,c]·rowScale[r] + bias[c], y bfloat16 or float32 [n,m], rowScale float32 [n,1],

@@ -3,11 +3,14 @@
 package kernel
 
 import (
+	"bytes"
 	"fmt"
 	"math"
+	"slices"
 	"sort"
 	"testing"
 
+	"apr/device"
 	"apr/tensor"
 )
 
@@ -50,7 +53,10 @@ func (l *lab) e4m3(rows, cols, stride int) (Bytes, Mat) {
 }
 
 func TestQuantizeRows(t *testing.T) {
-	for _, c := range []struct{ rows, cols, gap int }{{1, 8, 0}, {5, 136, 8}, {3, 3584, 0}, {2, 9472, 24}, {4, 896, 0}} {
+	for _, c := range []struct{ rows, cols, gap int }{
+		{1, 8, 0}, {5, 136, 8}, {3, 3584, 0}, {2, 9472, 24}, {4, 896, 0}, // with rows side by side:
+		{19, 768, 0}, {8, 1024, 8}, {9, 1032, 0}, {6, 2048, 16}, {3, 4096, 0},
+	} {
 		t.Run(fmt.Sprint(c), func(t *testing.T) {
 			l := newLab(t)
 			mx := l.random(c.rows, c.cols, 3)
@@ -86,6 +92,38 @@ func TestQuantizeRows(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestQuantizeGLU: bits and scales are those of GLU, rounded, and then of QuantizeRows.
+func TestQuantizeGLU(t *testing.T) {
+	for _, act := range []device.Activation{device.SiLU, device.GELUTanh, device.OSS, device.Sigmoid} {
+		for _, c := range []struct{ rows, cols, gap int }{
+			{1, 8, 0}, {11, 768, 16}, {3, 904, 8}, {5, 1064, 0}, {2, 5000, 24},
+		} {
+			t.Run(fmt.Sprint(act, c), func(t *testing.T) {
+				l := newLab(t)
+				mx := l.random(c.rows, 2*c.cols, 4)
+				clear(mx.Row(c.rows - 1)[c.cols/2 : c.cols])
+				l.gap = c.gap
+				gu := l.in(tensor.BF16, mx)
+				l.gap = 0
+				glu := l.out(tensor.BF16, c.rows, c.cols)
+				want, wantBytes := l.e4m3(c.rows, c.cols, c.cols)
+				got, gotBytes := l.e4m3(c.rows, c.cols, c.cols+c.gap)
+				l.gap = 3
+				wantScale, gotScale := l.out(tensor.F32, c.rows, 1), l.out(tensor.F32, c.rows, 1)
+				GLU(l.op(), glu, gu, act)
+				QuantizeRows(l.op(), want, wantScale, glu)
+				QuantizeGLU(l.op(), got, gotScale, gu, act)
+				if a, b := l.get(wantScale).V, l.get(gotScale).V; !slices.Equal(a, b) {
+					t.Errorf("scales %v, want %v", b, a)
+				}
+				if !bytes.Equal(l.bytes(gotBytes), l.bytes(wantBytes)) {
+					t.Error("other numbers")
+				}
+			})
+		}
 	}
 }
 
