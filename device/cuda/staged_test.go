@@ -50,9 +50,23 @@ func TestStaged(t *testing.T) {
 				if c.bias {
 					onDevice = put(tensor.F32, bias)
 				}
-				out := put(tensor.BF16, y)
-				b.s.MatMul(out, put(tensor.BF16, x), b.loaded(s, 0), onDevice, c.add)
+				row, out := put(tensor.BF16, x), put(tensor.BF16, y)
+				launches := func(w device.Weight) int64 {
+					b.download(row) // waits
+					before := b.d.Stats().Launches
+					b.s.MatMul(out, row, w, onDevice, c.add)
+					b.download(row)
+					return b.d.Stats().Launches - before
+				}
+				if n := launches(b.loaded(s, 0)); n != 1 {
+					t.Errorf("%d launches", n)
+				}
 				got := b.download(out)
+				student := b.d.Alloc("student", device.StudentWeights, tensor.F32, c.rows, c.cols)
+				b.s.Upload(student, w)
+				if n := launches(b.d.Frozen(student)); !c.bias && n != 0 { // a bias is rounded by a launch
+					t.Errorf("%d launches with a matrix that may change", n)
+				}
 				for r := range c.rows {
 					want, size := 0.0, 0.0
 					for i := range c.cols {
