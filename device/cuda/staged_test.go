@@ -22,7 +22,7 @@ func TestStaged(t *testing.T) {
 	for _, c := range []struct {
 		rows, cols int
 		bias, add  bool
-	}{{290, 4096, false, false}, {300, 520, true, true}, {320, 8, true, false}, {263, 1032, false, true}} {
+	}{{290, 4096, false, false}, {300, 520, true, true}, {320, 8, true, false}, {263, 2120, false, true}} {
 		var before []float32
 		for _, multiprocessors := range []string{"11", "16"} {
 			t.Setenv("APR_EMULATOR_MULTIPROCESSORS", multiprocessors)

@@ -3,7 +3,9 @@
 #pragma once
 #include "gemv.cuh"
 
-constexpr u32 STAGED_WARPS = 16, STAGED_ROWS = 64, STAGED_TOGETHER = 8; // rows of a block at most; of a copy
+// Beside a block of 8 warps with 64 registers one of attention has room on a multiprocessor.
+constexpr u32 STAGED_WARPS = 8, STAGED_PACKS = 2;       // packs of columns of a thread at most
+constexpr u32 STAGED_ROWS = 64, STAGED_TOGETHER = 8;    // of a block at most; of a copy
 
 // fold adds up one half of 2·N values over a lane and lane ^ M, which adds up the other half.
 template <u32 N, u32 M> APR_DEVICE void fold(float (&v)[STAGED_TOGETHER]) {
@@ -20,7 +22,7 @@ APR_DEVICE float transposed(float (&v)[STAGED_TOGETHER]) {
     return v[0] + shfl_xor(v[0], 1);
 }
 
-// W does not change while kernels run. A thread has one pack of columns; lanes are added as a tree, then warps in order: bits depend on the columns alone.
+// W does not change while kernels run. A thread's packs are added up in turn, lanes as a tree, then warps in order: bits depend on the columns alone.
 // Grid: at most one block a multiprocessor, with room for the rows of W that it has.
 APR_DEVICE void gemv_staged_row(const GemvArgs &a) {
     DYNAMIC_SHARED(shared);
@@ -36,23 +38,25 @@ APR_DEVICE void gemv_staged_row(const GemvArgs &a) {
     sync_block();
     let_next();
     wait_before();
-    const bool live = 8 * thread() < a.cols;
-    float x[8] = {}, w[8], v[STAGED_TOGETHER];
-    Pack<bf16, 8> p;
-    if (live) {
-        load_pack(p, (const bf16 *)a.x + 8 * thread());
-        widen(x, p);
+    float x[STAGED_PACKS][8], w[8], v[STAGED_TOGETHER];
+    auto live = [&](u32 k) { return 8 * (thread() + k * threads()) < a.cols; };
+    UNROLL for (u32 k = 0; k < STAGED_PACKS; k++) {
+        Pack<bf16, 8> p = {};
+        if (live(k)) load_pack(p, (const bf16 *)a.x + 8 * (thread() + k * threads()));
+        widen(x[k], p);
     }
     NO_UNROLL for (u32 from = 0; from < count; from += STAGED_TOGETHER) {
         bulk_wait(filled + from / STAGED_TOGETHER, 0);
-        UNROLL for (u32 r = 0; r < STAGED_TOGETHER; r++) {
-            float dot = 0;
-            if (live && from + r < count) {
-                load_pack(p, (const bf16 *)(shared + (from + r) * bytes) + 8 * thread());
-                widen(w, p);
-                UNROLL for (int i = 0; i < 8; i++) dot = fma_rn(w[i], x[i], dot);
+        UNROLL for (u32 r = 0; r < STAGED_TOGETHER; r++) v[r] = 0;
+        UNROLL for (u32 k = 0; k < STAGED_PACKS; k++) {
+            if (!live(k)) continue;
+            Pack<bf16, 8> p[STAGED_TOGETHER]; // of rows beyond the last one the first of the copy: nobody reads their sums
+            UNROLL for (u32 r = 0; r < STAGED_TOGETHER; r++)
+                load_pack(p[r], (const bf16 *)(shared + (from + (from + r < count ? r : 0)) * bytes) + 8 * (thread() + k * threads()));
+            UNROLL for (u32 r = 0; r < STAGED_TOGETHER; r++) {
+                widen(w, p[r]);
+                UNROLL for (int i = 0; i < 8; i++) v[r] = fma_rn(w[i], x[k][i], v[r]);
             }
-            v[r] = dot;
         }
         const float sum = transposed(v);
         if ((lane() & 3) == 0) sums[warp() * STAGED_ROWS + from + lane() / 4] = sum;

@@ -9,7 +9,8 @@ import (
 const stagedModule = "gemv_staged_sm90"
 
 const (
-	stagedWarps  = 16      // STAGED_WARPS of gemv_staged.cuh
+	stagedWarps  = 8       // STAGED_WARPS of gemv_staged.cuh
+	stagedPacks  = 2       // STAGED_PACKS
 	stagedRows   = 64      // STAGED_ROWS
 	stagedStatic = 5 << 10 // bytes of shared memory that the kernel declares, and more
 	stagedShared = 227<<10 - stagedStatic
@@ -28,7 +29,7 @@ func GemvStagedServes(y, x, w Mat, multiprocessors int) bool {
 		return false
 	}
 	rows := ceil(w.Rows, stagedBlocks(w, multiprocessors))
-	return w.Cols%8 == 0 && w.Cols > 0 && w.Cols <= 32*stagedWarps*8 && w.Stride == w.Cols &&
+	return w.Cols%8 == 0 && w.Cols > 0 && w.Cols <= 32*stagedWarps*stagedPacks*8 && w.Stride == w.Cols &&
 		rowsAt(x, 16) && rowsAt(w, 16) && rows <= stagedRows && 2*rows*w.Cols <= stagedShared
 }
 
