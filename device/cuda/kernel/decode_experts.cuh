@@ -57,9 +57,9 @@ APR_DEVICE u32 key_of(float x) {
 }
 APR_DEVICE float of_key(u32 key) { return from_bits(key ^ (key >> 31 ? 1u << 31 : ~0u)); }
 
-// choose finds the experts by the logits that blocks have left, as route_token does: by one warp, of which a lane has EACH consecutive experts. c.known
-// becomes `known`. All copies of experts wait for it: a lane finds the place of its largest key while lanes compare theirs, and weights are
-// computed later.
+// choose finds the experts by the logits that blocks have left, as route_token does: by one warp, of which a lane has EACH
+// consecutive experts. c.known becomes `known`. All copies of experts wait for it: a lane finds the place of its largest key
+// while lanes compare theirs, and weights are computed later.
 template <u32 EACH> APR_DEVICE void choose(const ExpertArgs &a, const float *logits, u32 known, Chosen &c) {
     const u32 l = here(lane());
     u32 keys[EACH] = {}; // 0: no expert, or chosen
@@ -256,7 +256,8 @@ struct ExpertProduct : Product<Model, ExpertFeed> {
     }
 };
 
-// within makes places of gate, up and down those in one expert's matrix; which of the chosen it is stands with the matrix. By each warp, of its spans.
+// within makes places of gate, up and down those in one expert's matrix; which of the chosen it is stands with the matrix.
+// By each warp, of its spans.
 APR_DEVICE void within(const ExpertArgs &a, Span *spans, u32 gate_up, u32 down) {
     const u32 of_row = a.width / 32, all = a.inter / 32, each = a.width / TILE * (a.hidden / 32);
     NO_UNROLL for (u32 i = lane(); i < gate_up + down; i += 32) {

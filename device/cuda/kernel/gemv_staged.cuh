@@ -1,11 +1,12 @@
-// The product of one row with a dense matrix, all of which stands in shared memory before the row is known: a block has consecutive rows of W, and
-// asks for them before it waits for the kernel before it. So their time is that of what generation does meanwhile, which is mostly waiting.
+// The product of one row with a dense matrix, all of which stands in shared memory before the row is known: a block has
+// consecutive rows of W, and asks for them before it waits for the kernel before it. So their time is that of what
+// generation does meanwhile, which is mostly waiting.
 #pragma once
 #include "gemv.cuh"
 
 // Beside a block of 8 warps with 64 registers one of attention has room on a multiprocessor.
-constexpr u32 STAGED_WARPS = 8, STAGED_PACKS = 2;       // packs of columns of a thread at most
-constexpr u32 STAGED_ROWS = 64, STAGED_TOGETHER = 8;    // of a block at most; of a copy
+constexpr u32 STAGED_WARPS = 8, STAGED_PACKS = 2;    // packs of columns of a thread at most
+constexpr u32 STAGED_ROWS = 64, STAGED_TOGETHER = 8; // of a block at most; of a copy
 
 // fold adds up one half of 2·N values over a lane and lane ^ M, which adds up the other half.
 template <u32 N, u32 M> APR_DEVICE void fold(float (&v)[STAGED_TOGETHER]) {
@@ -22,7 +23,8 @@ APR_DEVICE float transposed(float (&v)[STAGED_TOGETHER]) {
     return v[0] + shfl_xor(v[0], 1);
 }
 
-// W does not change while kernels run. A thread's packs are added up in turn, lanes as a tree, then warps in order: bits depend on the columns alone.
+// W does not change while kernels run. A thread's packs are added up in turn, lanes as a tree, then warps in order: bits
+// depend on the columns alone.
 // Grid: at most one block a multiprocessor, with room for the rows of W that it has.
 APR_DEVICE void gemv_staged_row(const GemvArgs &a) {
     DYNAMIC_SHARED(shared);
@@ -50,9 +52,11 @@ APR_DEVICE void gemv_staged_row(const GemvArgs &a) {
         UNROLL for (u32 r = 0; r < STAGED_TOGETHER; r++) v[r] = 0;
         UNROLL for (u32 k = 0; k < STAGED_PACKS; k++) {
             if (!live(k)) continue;
-            Pack<bf16, 8> p[STAGED_TOGETHER]; // of rows beyond the last one the first of the copy: nobody reads their sums
-            UNROLL for (u32 r = 0; r < STAGED_TOGETHER; r++)
-                load_pack(p[r], (const bf16 *)(shared + (from + (from + r < count ? r : 0)) * bytes) + 8 * (thread() + k * threads()));
+            Pack<bf16, 8> p[STAGED_TOGETHER];
+            UNROLL for (u32 r = 0; r < STAGED_TOGETHER; r++) { // for rows beyond the last one the first: nobody reads their sums
+                const u32 row = from + (from + r < count ? r : 0);
+                load_pack(p[r], (const bf16 *)(shared + row * bytes) + 8 * (thread() + k * threads()));
+            }
             UNROLL for (u32 r = 0; r < STAGED_TOGETHER; r++) {
                 widen(w, p[r]);
                 UNROLL for (int i = 0; i < 8; i++) v[r] = fma_rn(w[i], x[k][i], v[r]);
