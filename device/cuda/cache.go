@@ -18,6 +18,7 @@ type loader interface {
 	Function(m driver.Module, name string) (driver.Function, error)
 	FunctionInfo(f driver.Function) (registers, shared, local int, err error)
 	SetMaxDynamicShared(f driver.Function, n int) error
+	PreferShared(f driver.Function) error
 }
 
 // cache holds the kernels that are ready to be launched, each under its own key, module and entry point. It belongs to
@@ -118,6 +119,11 @@ func (c *cache) load(t loader, m kernel.Module) error {
 		registers, _, local, err := t.FunctionInfo(f) // also makes a lazy driver load it now
 		if err != nil {
 			return err
+		}
+		if m.Name == kernel.EarlyModule { // or a kernel with much of it could not begin beside it
+			if err := t.PreferShared(f); err != nil {
+				return err
+			}
 		}
 		d := time.Since(start)
 		c.took += d

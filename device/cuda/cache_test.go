@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"bytes"
+	"io"
 	"strings"
 	"testing"
 
@@ -16,6 +17,7 @@ type fakeLoader struct {
 	modules   int
 	functions []string
 	shared    []int
+	preferred int // functions that PreferShared got
 }
 
 func (l *fakeLoader) LoadModule([]byte) (driver.Module, error) { l.modules++; return 1, nil }
@@ -32,6 +34,28 @@ func (l *fakeLoader) FunctionInfo(driver.Function) (registers, shared, local int
 func (l *fakeLoader) SetMaxDynamicShared(_ driver.Function, n int) error {
 	l.shared = append(l.shared, n)
 	return nil
+}
+
+func (l *fakeLoader) PreferShared(driver.Function) error { l.preferred++; return nil }
+
+// TestPreferShared: kernels that others begin beside leave them shared memory, and no kernels else.
+func TestPreferShared(t *testing.T) {
+	c, l := newCache(io.Discard, false), new(fakeLoader)
+	early := 0
+	for _, m := range kernel.Modules() {
+		if m.Name != kernel.EarlyModule && m.Name != kernel.FinishModule {
+			continue
+		}
+		if err := c.load(l, m); err != nil {
+			t.Fatal(err)
+		}
+		if m.Name == kernel.EarlyModule {
+			early = len(m.Kernels)
+		}
+	}
+	if early == 0 || l.preferred != early {
+		t.Errorf("%d of %d functions, want %d", l.preferred, len(l.functions), early)
+	}
 }
 
 // anyModule returns a compiled module with at least two kernels.

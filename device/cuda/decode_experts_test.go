@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -65,9 +66,12 @@ func (b *decodeBench) loaded(s stacked, experts int) device.Weight {
 }
 
 // router returns a router w, and turned, which is w with its rows moved on by one. Over normed rows the logits of w are about as
-// far apart as a trained router's.
-func (b *decodeBench) router(experts, cols int) (w, turned device.Weight) {
+// far apart as a trained router's. With ties there are so many different rows, each twice, and again from the first on.
+func (b *decodeBench) router(experts, cols, ties int) (w, turned device.Weight) {
 	v := b.values(experts*cols, 2/math.Sqrt(float64(cols)))
+	for e, rows := 0, slices.Clone(v); ties > 0 && e < experts; e++ {
+		copy(v[e*cols:(e+1)*cols], rows[e/2%ties*cols:])
+	}
 	load := func(v []float32) device.Weight {
 		info := tensor.Info{Name: "router", DType: tensor.BF16, Shape: []int{experts, cols}, Size: int64(2 * len(v))}
 		s := stacked{info, make([]byte, info.Size)}
@@ -82,6 +86,7 @@ type expertsCase struct {
 	blocks, down           tensor.DType
 	experts, active, width int
 	renorm                 bool
+	ties                   int // see router
 }
 
 // expertLayers returns the layers of decodeBench.layers, with experts instead of networks, and for each the router that
@@ -94,7 +99,7 @@ func (b *decodeBench) expertLayers(c expertsCase) (d device.Decode, turned map[*
 			Gate: b.stack(c.blocks, c.experts, c.width, variantHidden), Up: b.stack(c.blocks, c.experts, c.width, variantHidden),
 			Down: b.stack(c.down, c.experts, variantHidden, c.width), Count: c.experts, Active: c.active, Renorm: c.renorm,
 		}
-		e.Router, turned[e] = b.router(c.experts, variantHidden)
+		e.Router, turned[e] = b.router(c.experts, variantHidden, c.ties)
 		l.GateUp, l.Down, l.Experts = nil, nil, e
 	}
 	return d, turned
@@ -102,13 +107,13 @@ func (b *decodeBench) expertLayers(c expertsCase) (d device.Decode, turned map[*
 
 // TestDecodeByExperts compares the one launch with the operations, and with what they give where something is computed
 // otherwise: the launch must be nearer to the right ones by far. There are fewer multiprocessors than experts, and
-// more in one case.
+// more in one case. Of experts with the same logit the first ones are chosen.
 func TestDecodeByExperts(t *testing.T) {
 	findDriver(t)
 	t.Setenv("APR_EMULATOR_CC", "9.0")
 	for _, c := range []expertsCase{
-		{tensor.Q4_K, tensor.Q6_K, 8, 2, 256, true}, {tensor.Q8_0, tensor.Q8_0, 20, 3, 512, false},
-		{tensor.Q5_K, tensor.Q4_K, 4, 4, 256, false}, {tensor.Q8_0, tensor.Q4_0, 132, 5, 256, true},
+		{tensor.Q4_K, tensor.Q6_K, 8, 2, 256, true, 0}, {tensor.Q8_0, tensor.Q8_0, 20, 3, 512, false, 5},
+		{tensor.Q5_K, tensor.Q4_K, 4, 4, 256, false, 0}, {tensor.Q8_0, tensor.Q4_0, 132, 5, 256, true, 0},
 	} {
 		name := fmt.Sprintf("%v %v %d of %d", c.blocks, c.down, c.active, c.experts)
 		t.Run(name, func(t *testing.T) { checkDecodeExperts(t, c) })
@@ -197,7 +202,7 @@ func TestDecodeExpertsRefuses(t *testing.T) {
 	b := &decodeBench{t: t, blocks: tensor.Q4_K, rng: rand.New(rand.NewPCG(9, 10)), d: open(t, cuda.Options{})}
 	defer b.d.Close()
 	b.s = b.d.NewStream()
-	d, _ := b.expertLayers(expertsCase{tensor.Q4_K, tensor.Q4_K, 8, 2, 256, true})
+	d, _ := b.expertLayers(expertsCase{tensor.Q4_K, tensor.Q4_K, 8, 2, 256, true, 0})
 	dense := b.layers().Layers[1]
 	for want, change := range map[string]func(l *device.DecodeLayer, e *device.DecodeExperts){
 		"experts in some layers": func(l *device.DecodeLayer, _ *device.DecodeExperts) { *l = dense },

@@ -35,7 +35,10 @@ func (s *Stream) MatMul(y, x device.Tensor, w device.Weight, bias device.Tensor,
 		s.matMulBlocks(y, x, m, bias, add)
 		return
 	case x.DType == tensor.BF16 && y.DType == tensor.F32 && kernel.GemvWideServes(mat(x), y.Cols):
-		s.matMulWide(y, x, t.RowRange(0, y.Cols), bias, add)
+		s.matMulRows(kernel.GemvPlain, y, x, t.RowRange(0, y.Cols), bias, add)
+		return
+	case s.dev.readsAhead(y, x, m):
+		s.matMulRows(kernel.GemvStaged, y, x, t.RowRange(0, y.Cols), bias, add)
 		return
 	}
 	s.eachNarrow(x, func(lo, hi int) {
@@ -49,12 +52,20 @@ func (s *Stream) MatMul(y, x device.Tensor, w device.Weight, bias device.Tensor,
 	})
 }
 
-// matMulWide is MatMul of few rows with the few rows of a router, whose values are read as they are.
-func (s *Stream) matMulWide(y, x, w, bias device.Tensor, add bool) {
+// readsAhead reports whether the kernel for one row and frozen matrices computes y.
+func (d *Device) readsAhead(y, x device.Tensor, m *weight) bool {
+	w := mat(m.t.RowRange(0, y.Cols))
+	return m.frozen && d.decodesLayers() && kernel.GemvStagedServes(mat(y), mat(x), w, d.desc.Multiprocessors)
+}
+
+// matMulRows is MatMul of few rows with a matrix whose values are read as they are.
+func (s *Stream) matMulRows(
+	product func(q kernel.Queue, y, x, w, bias kernel.Mat, add bool), y, x, w, bias device.Tensor, add bool,
+) {
 	if o := s.begin("MatMul", y, x, w, bias); o != nil {
 		o.sized(y.Rows, y.Cols, x.Cols)
 		s.dev.counts.products.Add(1)
-		kernel.GemvPlain(o, mat(y), mat(x), mat(w), mat(bias), add)
+		product(o, mat(y), mat(x), mat(w), mat(bias), add)
 		o.end()
 	}
 }

@@ -16,6 +16,7 @@ type weight struct {
 	tiled bool          // the blocks of all parts are in tiles: see tile
 	bytes int64
 
+	frozen  bool // nothing changes t
 	experts bool // the matrices of experts, of grouped products alone: they are not put into tiles
 
 	expands int64 // bytes in which products expand it
@@ -90,7 +91,7 @@ func (d *Device) Weight(spec device.WeightSpec) (device.Weight, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &weight{t: device.Whole(b, d.act, l.rows, l.cols), bytes: b.size, experts: l.experts > 0}
+	w := &weight{t: device.Whole(b, d.act, l.rows, l.cols), bytes: b.size, frozen: true, experts: l.experts > 0}
 	if l.expands || l.scratch() > 0 {
 		w.t.Buf = nil
 		w.expands = l.scratch()

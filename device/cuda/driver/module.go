@@ -170,11 +170,19 @@ const (
 	funcLocalBytes       = 3
 	funcRegisters        = 4
 	funcMaxDynamicShared = 8
+	funcPreferredShared  = 9
 )
 
 // SetMaxDynamicShared lets launches of f ask for up to n bytes of dynamic shared memory, which is needed above 48 KiB.
 func (t *Thread) SetMaxDynamicShared(f Function, n int) error {
 	return t.d.call(&t.d.calls.funcSetAttribute, uintptr(f), funcMaxDynamicShared, uintptr(n))
+}
+
+// PreferShared asks that multiprocessors which run f have as much shared memory and as little first cache as possible. A
+// multiprocessor is divided anew only while nothing runs on it.
+func (t *Thread) PreferShared(f Function) error {
+	const percent = 100
+	return t.d.call(&t.d.calls.funcSetAttribute, uintptr(f), funcPreferredShared, percent)
 }
 
 // FunctionInfo returns what a thread of f uses: registers, and bytes of static shared (per block) and local memory.

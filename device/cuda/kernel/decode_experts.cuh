@@ -12,6 +12,7 @@
 #include "route.cuh"
 
 constexpr u32 MOST_EXPERTS = 256, MOST_ACTIVE = 32;
+constexpr u32 MATRIX = 8;                     // of a span: its matrix + MATRIX · which of the chosen experts it is of
 constexpr u32 NOT_YET = 0xffffffffu; // a logit that has not come: NaN, but not the one that arithmetic gives
 
 struct ExpertArgs : VariantArgs { // inter: active·width
@@ -42,7 +43,10 @@ APR_DEVICE void forget_logits(const ExpertArgs &a, u32 layer) {
 // Chosen is what a block knows of the experts of a layer, in shared memory.
 struct Chosen {
     u32 expert[MOST_ACTIVE];
+    u32 key[MOST_ACTIVE];      // of their logits
     float weight[MOST_ACTIVE]; // of these
+    float all;                 // sum of the softmax, if it is over all experts
+    u32 bad;                   // some logit is NaN
     u32 known;                 // the last Batch that may be copied
 };
 
@@ -53,51 +57,60 @@ APR_DEVICE u32 key_of(float x) {
 }
 APR_DEVICE float of_key(u32 key) { return from_bits(key ^ (key >> 31 ? 1u << 31 : ~0u)); }
 
-// choose finds the experts by the logits that blocks have left, as route_token does: by one warp, of which a lane has consecutive experts. c.known
-// becomes `known`.
-APR_DEVICE void choose(const ExpertArgs &a, const float *logits, u32 known, Chosen &c) {
-    constexpr u32 EACH = MOST_EXPERTS / 32;
-    const u32 l = here(lane()), each = a.experts > 128 ? EACH : EACH / 2; // of a lane
+// choose finds the experts by the logits that blocks have left, as route_token does: by one warp, of which a lane has EACH
+// consecutive experts. c.known becomes `known`. All copies of experts wait for it: a lane finds the place of its largest key
+// while lanes compare theirs, and weights are computed later.
+template <u32 EACH> APR_DEVICE void choose(const ExpertArgs &a, const float *logits, u32 known, Chosen &c) {
+    const u32 l = here(lane());
     u32 keys[EACH] = {}; // 0: no expert, or chosen
     bool bad = false, missing;
+    auto there = [&](u32 k) { return EACH * l + k < a.experts; }; // of 4 from a multiple of 4 all or none
     do {
         relax();
         missing = false;
         UNROLL for (u32 k = 0; k < EACH; k += 4) {
-            if (k >= each || each * l + k >= a.experts) continue;
-            const u32x4 v = strong_load16(logits + each * l + k);
+            if (!there(k)) continue;
+            const u32x4 v = strong_load16(logits + EACH * l + k);
             UNROLL for (u32 i = 0; i < 4; i++) keys[k + i] = v[i], missing |= v[i] == NOT_YET;
         }
     } while (ballot(missing) != 0);
     UNROLL for (u32 k = 0; k < EACH; k++) {
-        if (k >= each || each * l + k >= a.experts) continue;
+        if (!there(k & ~3u)) continue;
         const float z = from_bits(keys[k]);
         bad |= z != z;
         keys[k] = key_of(z != z ? -INFINITY_F : z);
     }
-    bad = ballot(bad) != 0;
-    u32 mine = 0, logit = 0, first = 0; // of choice l; the largest key
-    float all = 0;
+    auto largest = [&] {
+        u32 best = 0;
+        UNROLL for (u32 k = 0; k < EACH; k++) best = best > keys[k] ? best : keys[k];
+        return best;
+    };
     if (!a.renorm) {
-        UNROLL for (u32 k = 0; k < EACH; k++) first = first > keys[k] ? first : keys[k];
-        first = warp_max(first);
+        const float first = of_key(warp_max(largest()));
+        float all = 0;
         UNROLL for (u32 k = 0; k < EACH; k++)
-            if (keys[k] > 0) all += weigh(of_key(keys[k]), of_key(first));
+            if (keys[k] > 0) all += weigh(of_key(keys[k]), first);
+        all = warp_sum(all);
+        if (l == 0) c.all = all;
     }
     NO_UNROLL for (u32 s = 0; s < a.active; s++) {
-        u32 best = 0, at = 0; // of the lane's
-        UNROLL for (u32 k = 0; k < EACH; k++)
-            if (keys[k] > best) best = keys[k], at = k;
-        const u32 top = warp_max(best), leader = (u32)__builtin_ctz(ballot(best == top)), expert = shfl(each * l + at, (int)leader);
-        UNROLL for (u32 k = 0; k < EACH; k++)
-            if (l == leader && at == k) keys[k] = 0;
-        if (s == l) mine = expert, logit = top;
-        if (s == 0) first = top;
+        const u32 best = largest(), top = warp_max(best);
+        u32 at = 0;
+        UNROLL for (u32 k = EACH; k-- > 0;) at = keys[k] == best ? k : at; // the first of equals
+        const bool leads = l == (u32)__builtin_ctz(ballot(best == top));
+        if (leads) c.expert[s] = EACH * l + at, c.key[s] = best;
+        UNROLL for (u32 k = 0; k < EACH; k++) keys[k] = leads && at == k ? 0 : keys[k];
     }
+    bad = ballot(bad) != 0;
+    if (l == 0) c.bad = bad, c.known = known;
+}
+
+// weigh_chosen computes the weights of the chosen experts. By one warp.
+APR_DEVICE void weigh_chosen(const ExpertArgs &a, Chosen &c) {
+    const u32 l = here(lane());
     const bool chose = l < a.active;
-    const float own = chose ? weigh(of_key(logit), of_key(first)) : 0.0f, sum = warp_sum(a.renorm ? own : all);
-    if (chose) c.expert[l] = mine, c.weight[l] = bad ? from_bits(0x7fffffffu) : own / sum;
-    if (l == 0) c.known = known;
+    const float own = chose ? weigh(of_key(c.key[l]), of_key(c.key[0])) : 0.0f, sum = warp_sum(own);
+    if (chose) c.weight[l] = c.bad ? from_bits(0x7fffffffu) : own / (a.renorm ? sum : c.all);
 }
 
 // fetch_router copies row e of a router to shared memory; a thread copies what it reads.
@@ -134,6 +147,15 @@ APR_DEVICE void route(const ExpertArgs &a, const bf16 *router, bf16 *row, float 
     }
 }
 
+// round_row rounds a row that a thread has written where it reads it.
+APR_DEVICE void round_row(const ExpertArgs &a, const bf16 *row, u8 *x) {
+    NO_UNROLL for (u32 first = here(32 * warp()); first < a.hidden / 8; first += threads()) {
+        const u32 pack = first + lane();
+        const bool live = pack < a.hidden / 8;
+        round_pack<BySpan>(x, pack, live ? load16(row + 8 * pack) : u32x4{}, live);
+    }
+}
+
 // Batch is what a warp copies next, in shared memory. The spans of a layer come in two batches: those of q, k, v and o, and those of its experts,
 // which wait until the block knows them.
 struct Batch {
@@ -153,18 +175,14 @@ struct ExpertFeed {
     const u8 **from; // a span of each thread of the block, in shared memory
     u32 owed;        // copies
     u32 size;        // of the lane's span; 0: none, or copied
-    // place says where a span is in memory. Gate and up count groups through the chosen experts' rows, down within one expert.
+    // place says where a span is in memory: see within.
     APR_METHOD void place(const Model &m, u32 layer, const Span &s, const u8 *&p, u32 &n) const {
         const DecodeLayer &l = m.layers[layer];
-        const u32 bytes = 2 * (l.kind[s.matrix] & 4095);
+        const u32 matrix = s.matrix % MATRIX, bytes = 2 * (l.kind[matrix] & 4095);
         u64 groups = s.at;
-        if (s.matrix > 3) {
-            const u32 width = here(a.width), each = width / TILE * (a.hidden / 32), choice = s.matrix == 6 ? s.number / (width / 256) : s.at / each;
-            groups += (u64)chosen.expert[choice] * each;
-            if (s.matrix < 6) groups -= choice * each;
-        }
+        if (matrix > 3) groups += (u64)chosen.expert[s.matrix / MATRIX] * (here(a.width) / TILE * (a.hidden / 32));
         const u64 before = groups * bytes;
-        p = l.w[s.matrix] + before - lead(before), n = s.groups * bytes + lead(before);
+        p = l.w[matrix] + before - lead(before), n = s.groups * bytes + lead(before);
     }
     // more gives the lanes their next spans, if there are any that may be copied.
     APR_METHOD bool more(const Model &m) {
@@ -220,7 +238,7 @@ struct ExpertProduct : Product<Model, ExpertFeed> {
             float sum[2] = {};
             NO_UNROLL while (i < row_end) {
                 const Span s = spans[i];
-                const u32 n = (u32)min_of(piece - s.number % piece, row_end - i), type = l.kind[s.matrix] / 4096;
+                const u32 n = (u32)min_of(piece - s.number % piece, row_end - i), type = l.kind[s.matrix % MATRIX] / 4096;
                 if (type == 0) stretch<RowsQ4K>(sum, s, n, groups);
                 else if (type == 2) stretch<RowsQ6K>(sum, s, n, groups);
                 else if (!ALL || type == 1) stretch<RowsQ5K>(sum, s, n, groups);
@@ -238,12 +256,16 @@ struct ExpertProduct : Product<Model, ExpertFeed> {
     }
 };
 
-// within makes places in down those of one expert's matrix: a span's number says which. By each warp, of its own spans.
-APR_DEVICE void within(const ExpertArgs &a, Span *down, u32 count) {
-    const u32 all = a.inter / 32, each = a.width / 32;
-    NO_UNROLL for (u32 i = lane(); i < count; i += 32) {
-        const u32 tile = down[i].at / all, group = down[i].at - tile * all;
-        down[i].at = tile * each + group % each;
+// within makes places of gate, up and down those in one expert's matrix; which of the chosen it is stands with the matrix.
+// By each warp, of its spans.
+APR_DEVICE void within(const ExpertArgs &a, Span *spans, u32 gate_up, u32 down) {
+    const u32 of_row = a.width / 32, all = a.inter / 32, each = a.width / TILE * (a.hidden / 32);
+    NO_UNROLL for (u32 i = lane(); i < gate_up + down; i += 32) {
+        Span s = spans[i];
+        const u32 tile = s.at / all, choice = i < gate_up ? s.at / each : (s.at - tile * all) / of_row;
+        s.at = i < gate_up ? s.at - choice * each : tile * of_row + s.at - tile * all - choice * of_row;
+        s.matrix += MATRIX * choice;
+        spans[i] = s;
     }
 }
 
@@ -286,7 +308,7 @@ template <bool ALL> APR_DEVICE void decode_all_experts(const ExpertArgs &a) {
         const u32 *n = counts + warp() * PRODUCTS, o = n[0] + n[1];
         Span *spans = work.spans + warp() * a.spans;
         batches[warp()] = {spans, 0, 0, {0, n[0], o, o + n[2], o + n[2] + n[3]}};
-        within(a, spans + o + n[2], n[3]);
+        within(a, spans + o, n[2], n[3]);
     }
     sync_block();
     float *sums = (float *)(shared + a.sums_at), *own = (float *)(shared + a.own_at), *bias = (float *)(shared + a.bias_at);
@@ -306,18 +328,18 @@ template <bool ALL> APR_DEVICE void decode_all_experts(const ExpertArgs &a) {
     grid_wait(a.arrived, meetings[0]);
     NO_UNROLL for (u32 layer = 0; layer < a.count; layer++) {
         NO_UNROLL for (u32 product = 0; product < PRODUCTS; product++) {
-            NormPacks w; // on their way while x comes, as are the bias and a row of the router
-            const u32 rows = product == 0 ? m.tiles(0) * TILE : 0, i = here(thread());
-            const float v = i < rows ? bias_of(m, layers[layer].bias, i) : 0.0f;
-            if (product == 0) expect(a, layers[layer], Place(a, layer));
+            NormPacks w; // on their way while x comes, as is a row of the router
+            const u32 i = here(thread());
+            if (product == 0 && i < m.tiles(0) * TILE) bias[i] = bias_of(m, layers[layer].bias, i);
             if (product % 2 == 0) w.load(a, layers[layer].norm[product / 2]);
+            if (product == 0) expect(a, layers[layer], Place(a, layer));
             if (product == 2 && block() < a.experts) fetch_router(a, row + a.hidden, layers[layer].router, block());
-            if (i < rows) bias[i] = v;
+            if (product == 2 && layer + 1 < a.count) x.feed.expect(m, layer + 1); // after what is needed first
             if (product % 2 == 0) {
                 const Exchange e(a, product == 0 ? layer - 1 : layer);
                 normalised(a, product == 0 ? e.down : e.o, w, squares, here(32 * warp()), [&](u32x4 v, u32 pack, bool live) {
-                    round_pack<BySpan>(shared, pack, v, live);
-                    if (live && product == 2) store16(row + 8 * pack, v);
+                    if (product == 0) round_pack<BySpan>(shared, pack, v, live);
+                    else if (live) store16(row + 8 * pack, v);
                 });
             } else {
                 const Exchange e(a, layer);
@@ -325,10 +347,16 @@ template <bool ALL> APR_DEVICE void decode_all_experts(const ExpertArgs &a) {
             }
             if (product == 2) {
                 route(a, layers[layer].router, row, dots, logits_of(a, layer));
-                if (warp() == 0) choose(a, logits_of(a, layer), (u32)min_of(2 * layer + 2, 2 * a.count - 1), chosen[0]);
+                round_row(a, row, shared); // while logits come
+                if (warp() == 0) {
+                    const u32 known = (u32)min_of(2 * layer + 2, 2 * a.count - 1);
+                    if (a.experts > MOST_EXPERTS / 2) choose<MOST_EXPERTS / 32>(a, logits_of(a, layer), known, chosen[0]);
+                    else choose<MOST_EXPERTS / 64>(a, logits_of(a, layer), known, chosen[0]);
+                }
                 sync_block(); // x is there, and the choice
-                arrive();
                 x.feed.copy(m, x.ring, x.ring.turn);
+                arrive(); // its fence takes longer than to ask for bytes
+                if (warp() == 0) weigh_chosen(a, chosen[0]);
             } else {
                 sync_block();
             }
@@ -347,7 +375,6 @@ template <bool ALL> APR_DEVICE void decode_all_experts(const ExpertArgs &a) {
             if (product == 0) finish_qkv(m, found, bias, e.qkv);
             else if (product == 2) finish_weighted(a, m, found, chosen[0].weight, e.product);
             else finish_added(a, m, found, own, product == 1 ? e.o : e.down);
-            if (product == 1 && layer + 1 < a.count) x.feed.expect(m, layer + 1);
             if (product > 0) continue;
             NO_UNROLL for (u32 item = block(); item < a.heads * a.splits; item += blocks()) {
                 attend<true>(a, layers[layer], layer, item, fresh, (float *)shared, squares);

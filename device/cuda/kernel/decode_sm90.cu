@@ -16,6 +16,7 @@
 #include "rotary.cuh"
 #include "route.cuh"
 #include "sigmoidglu.cuh"
+#include "sinks.cuh"
 
 KERNEL(gemv_q4_k_rows_1_early, RowsArgs, 512, 2) { gemv_rows<1>(a, One<RowsQ4K>()); }
 KERNEL(gemv_q5_k_rows_1_early, RowsArgs, 512, 2) { gemv_rows<1>(a, One<RowsQ5K>()); }
@@ -61,3 +62,4 @@ KERNEL(attention_pages_tiles_256_early, PagesArgs, 32 * 4, 2) { begin_early(); p
 KERNEL(conv_bf16_four_early, ConvArgs, 128, 8) { begin_early(); conv_four(a); }
 KERNEL(head_norm_bf16_8_early, HeadNormArgs, 256, 1) { begin_early(); head_norm<bf16, 8, 1>(a); }
 KERNEL(sigmoidglu_bf16_8_early, GLUArgs, 256, 4) { begin_early(); glu<bf16, 8, 2, Sigmoid>(a); }
+KERNEL(add_sinks_bf16_8_early, SinksArgs, 256, 4) { begin_early(); add_sinks<bf16, 8, 2>(a); }

@@ -17,7 +17,7 @@ const earlyBlocks = 64
 // A kernel that is launched Early may begin as soon as all blocks of the kernel before it in the stream have begun and
 // called let_next, or have ended; what it reads or writes of others it must leave until its wait_before. All of these do.
 func Overlap(l Launch) Launch {
-	if l.Module == tilesK || l.Module == tilesG || l.Module == tilesC { // which nothing but generation launches
+	if slices.Contains([]string{tilesK, tilesG, tilesC, stagedModule}, l.Module) { // which nothing but generation launches
 		l.Early = true
 		return l
 	}

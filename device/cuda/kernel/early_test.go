@@ -46,6 +46,7 @@ func TestOverlap(t *testing.T) {
 	HeadNorm(&r, x, Mat{}, x, dense(tensor.F32, 1, 128), 128, 1e-6)
 	deltaStep(&r, tensor.BF16)
 	GLU(&r, dense(tensor.BF16, 1, 256), x, device.Sigmoid)
+	addSinks(&r, x, Mat{}, dense(tensor.F32, 1, 8), dense(tensor.F32, 1, 8), 64)
 	for _, d := range []int{64, 128, 256} {
 		paged := device.Paged{Heads: 512 / d, KVHeads: 512 / d, HeadDim: d, Most: 1}
 		AttendPages(&r, x, x, x, x, ids, dense(tensor.I32, 1, 1), dense(tensor.I32, 1, 1), Mat{}, paged)
