@@ -15,19 +15,19 @@ import (
 
 const passHidden, passInter, passHeads, passKV, passDim = 512, 768, 4, 2, 64
 
-// passLayers are three layers of all three types, with norms of heads or with biases, for positions from `position` on.
-func (b *decodeBench) passLayers(position, rows int, norms bool) device.Decode {
+// passLayers are layers of all three types, with norms of heads or with biases, for positions from `position` on.
+func (b *decodeBench) passLayers(layers, position, rows int, norms bool) device.Decode {
 	q, kv := passHeads*passDim, passKV*passDim
 	of := func(d tensor.DType, rows, cols int) device.Weight { b.blocks = d; return b.matrix(rows, cols) }
 	d := device.Decode{Position: position, Eps: 1e-5, Norm: b.norm(passHidden)}
 	rope := turning(passDim/2, 1e4, 0)
-	for i := range 3 {
-		types := []tensor.DType{tensor.Q4_K, tensor.Q5_K, tensor.Q6_K}
+	types := []tensor.DType{tensor.Q4_K, tensor.Q5_K, tensor.Q6_K}
+	for i := range layers {
 		l := device.DecodeLayer{
 			AttnNorm: b.norm(passHidden), FFNNorm: b.norm(passHidden),
 			Heads: passHeads, KVHeads: passKV, HeadDim: passDim, Rope: rope, Scale: .2,
-			QKV: of(types[i], q+2*kv, passHidden), O: of(types[(i+1)%3], passHidden, q),
-			GateUp: of(types[i], 2*passInter, passHidden), Down: of(types[(i+2)%3], passHidden, passInter),
+			QKV: of(types[i%3], q+2*kv, passHidden), O: of(types[(i+1)%3], passHidden, q),
+			GateUp: of(types[i%3], 2*passInter, passHidden), Down: of(types[(i+2)%3], passHidden, passInter),
 			Cache: b.tensor(tensor.BF16, position+rows+2, 2*kv, 1, 0), Row: position, Keys: position + 1,
 		}
 		if norms {
@@ -41,19 +41,23 @@ func (b *decodeBench) passLayers(position, rows int, norms bool) device.Decode {
 }
 
 // TestDecodeRows: each row of a launch of several positions, and what the caches hold afterwards, has the bits that
-// launches of one position give. From position 766 on some rows' keys are cut into shares and some rows' are not.
+// launches of one position give. From position 766 on some rows' keys are cut into shares and some rows' are not. Six
+// layers are more than those whose exchange is kept apart; with 5 or 16 blocks two of them have the halves of some groups
+// of 32 columns of down.
 func TestDecodeRows(t *testing.T) {
 	findDriver(t)
 	t.Setenv("APR_EMULATOR_CC", "9.0")
 	for _, c := range []struct {
-		rows, kept, position int
-		norms                bool
-	}{{2, 2, 37, false}, {4, 4, 5, true}, {3, 1, 0, false}, {4, 4, 37, true}, {3, 2, 766, false}} {
-		t.Run(fmt.Sprintf("%d of %d from %d, norms %v", c.kept, c.rows, c.position, c.norms), func(t *testing.T) {
+		blocks                       string // of an emulated device
+		layers, rows, kept, position int
+		norms                        bool
+	}{{"5", 3, 2, 2, 37, false}, {"5", 6, 4, 4, 5, true}, {"16", 3, 3, 1, 0, false}, {"6", 3, 4, 4, 37, true}, {"5", 3, 3, 2, 766, false}} {
+		t.Run(fmt.Sprintf("%d layers, %d of %d from %d, norms %v", c.layers, c.kept, c.rows, c.position, c.norms), func(t *testing.T) {
+			t.Setenv("APR_EMULATOR_MULTIPROCESSORS", c.blocks)
 			b := &decodeBench{t: t, rng: rand.New(rand.NewPCG(7, 8)), d: open(t, cuda.Options{})}
 			defer b.d.Close()
 			b.s = b.d.NewStream()
-			d := b.passLayers(c.position, c.rows, c.norms)
+			d := b.passLayers(c.layers, c.position, c.rows, c.norms)
 			x := b.tensor(tensor.BF16, c.rows, passHidden, 1, 0)
 			y := b.d.Alloc("y", device.Batch, tensor.BF16, c.kept, passHidden)
 			one := b.d.Alloc("one", device.Batch, tensor.BF16, c.rows, passHidden)

@@ -6,8 +6,8 @@
 // eight columns of the matrix B: lane 4g + t gets the sums of rows g and g+8 for row t of x. What decode_layers.cuh
 // adds up in four lanes, this lane adds up in four sums, in the same order.
 //
-// x of down has too many columns to stand in shared memory for several rows, and a warp needs those of its spans alone:
-// it rounds them itself, a span at a time.
+// x of down has too many columns to stand in shared memory for several rows, and a warp needs those of its spans alone.
+// It comes as codes, a span at a time: the block that has a group of 32 columns rounds it, once for all.
 //apr:module target=sm_90a types=bf16 roles=few-row-blocks,optional emulated=yes
 #include "decode_layers.cuh"
 
@@ -20,39 +20,45 @@ constexpr u32 MOST_ROWS = 4; // of x
 constexpr u32 LISTS_4X = 3 * 512 + 80 + 512, HALVES_4X = LISTS_4X + 256, SPAN_4X = HALVES_4X + 256;
 APR_DEVICE u32 plane_4x(u32 j) { return 512 * j + 16 * (j & 1) + 64 * (j >> 1); }
 
+// So do they stand in what blocks exchange of down's x, without room between planes. There hi and lo are the digits
+// of x to the base of 255 and not 256, so that none of them is −128: a word of such bytes is one that has not come
+// yet. As a float it is neither a power of two nor a sum of values in units of one.
+constexpr u32 LISTS_SENT = 4 * 512, SPAN_SENT = LISTS_SENT + 512, UNSENT = 0x80808080u;
+constexpr i32 SENT_BASE = 255;
+
 struct PassArgs : DecodeArgs { // x [rows, hidden]; y [kept, hidden], of the last rows; position is that of the first row
     const DecodeVariant *variants; // [count], of which the norms of heads count; zero: there are none
     i64 x_stride, y_stride;        // elements
     u32 rows, kept;
-    float inv_d, unused;
+    float inv_d;
+    float two23; // 2²³. The assembler does not know it, and so keeps it in a register: see with_byte
 };
 static_assert(sizeof(PassArgs) == 208, "as in decode_rows_sm90.go");
 
-// lane_here is lane(): what is computed from it stays where it is written, and takes no register elsewhere.
+// lane_here and warp_here are lane() and warp(): what is computed from them stays where it is written, and takes no
+// register elsewhere.
 APR_DEVICE u32 lane_here() {
     int l = (int)lane();
     opaque(l);
     return (u32)l;
 }
-
-// pick returns v[i]. Rows are loaded together and take turns in a loop: code that stands there once for each of them is
-// code that multiprocessors fetch in each layer, and would take longer than what it does.
-template <int M> APR_DEVICE u32x4 pick(const u32x4 (&v)[M], u32 i) {
-    u32x4 r = v[0];
-    UNROLL for (u32 k = 1; k < M; k++)
-        if (i == k) r = v[k];
-    return r;
+APR_DEVICE u32 warp_here() {
+    int t = (int)thread();
+    opaque(t);
+    return (u32)t / 32;
 }
 
 // PassExchange is Exchange for all rows, one after the other in each place.
 struct PassExchange {
-    bf16 *qkv, *att, *o, *down, *product;
+    bf16 *qkv, *att, *o, *down, *product; // product: of groups whose halves two blocks have, second ones
+    u8 *codes;                            // of silu(gate)·up
     APR_METHOD PassExchange(const PassArgs &a, u32 number) {
         int layer = (int)number;
         opaque(layer);
         const u32 heads = a.heads * a.d, all = heads + 2 * a.kv_heads * a.d, each = a.rows * (all + heads + 2 * a.hidden);
         qkv = a.between + (layer & 1) * each, att = qkv + a.rows * all, o = att + a.rows * heads, down = o + a.rows * a.hidden;
         product = a.between + 2 * each + (layer & (PRODUCTS_KEPT - 1)) * a.rows * a.inter;
+        codes = (u8 *)(a.between + 2 * each + PRODUCTS_KEPT * a.rows * a.inter) + (layer & (PRODUCTS_KEPT - 1)) * (a.inter / 256) * SPAN_SENT;
     }
 };
 
@@ -70,12 +76,17 @@ APR_DEVICE void round_row(u8 *x, u32 row, u32x4 v) {
     halves[0] = mul_rn(r.scale, (float)r.sum), halves[2] = mul_rn(r.scale, (float)rest);
 }
 
+// with_byte returns 2²³, whose bits are given, plus byte n of v. An instruction has room for one constant, which should
+// be n: if 2²³ were one, each n would take an instruction to come to a register.
+APR_DEVICE float with_byte(u32 v, u32 n, u32 two23) { return from_bits(byte_perm(v, two23, 0x7440 + n)); }
+
 // Columns is what lanes read of a tile's span of a type: codes as the operand A of groups 2j and 2j+1, and their
 // scales.
 template <class B> struct PairColumns {
     u32 scale[2][2], minimum[2][2]; // codes of rows g and g+8, those of groups 0 … 3 and 4 … 7
     float d[2], dmin[2];
-    APR_METHOD PairColumns(const u8 *span, u32 l) {
+    u32 two23;
+    APR_METHOD PairColumns(const u8 *span, u32 l, u32 two23) : two23(two23) {
         UNROLL for (u32 r = 0; r < 2; r++) {
             const u32x4 head = load16(span + B::bytes * ((l >> 2) + 8 * r));
             scale[r][0] = head[1] & 0x3f3f3f3fu, scale[r][1] = (head[3] & 0x0f0f0f0fu) | (head[1] >> 2 & 0x30303030u);
@@ -85,9 +96,8 @@ template <class B> struct PairColumns {
     }
     // scales are those of group c, exact as in pair_scales.
     APR_METHOD void scales(float &s, float &off, u32 r, u32 c) const {
-        const float two23 = 8388608;
-        s = fma_rn(d[r], from_bits(byte_perm(scale[r][c / 4], 0x4b000000, 0x7440 + c % 4)), -two23 * d[r]);
-        off = fma_rn(dmin[r], from_bits(byte_perm(minimum[r][c / 4], 0x4b000000, 0x7440 + c % 4)), -two23 * dmin[r]);
+        s = fma_rn(d[r], with_byte(scale[r][c / 4], c % 4, two23), -8388608.0f * d[r]);
+        off = fma_rn(dmin[r], with_byte(minimum[r][c / 4], c % 4, two23), -8388608.0f * dmin[r]);
     }
 };
 // pieces_at is where a lane's address for ldmatrix4 stands of 32 bytes of each row, of which the operand A has all: see
@@ -96,22 +106,20 @@ APR_DEVICE const u8 *pieces_at(const u8 *span, u32 l, u32 pitch) { return span +
 
 template <class B> struct Columns;
 template <> struct Columns<RowsQ4K> : PairColumns<RowsQ4K> {
+    static constexpr float of_odd = 0.0625f; // codes of odd groups are 16 times theirs
     const u8 *at;
-    APR_METHOD Columns(const u8 *span, u32 l) : PairColumns(span, l), at(pieces_at(span, l, RowsQ4K::bytes) + 16) {}
+    APR_METHOD Columns(const u8 *span, u32 l, u32 two23) : PairColumns(span, l, two23), at(pieces_at(span, l, RowsQ4K::bytes) + 16) {}
     APR_METHOD void codes(u32 (&low)[4], u32 (&high)[4], u32 j) const {
         u32 w[4];
         ldmatrix4(w, at + 32 * j);
         UNROLL for (u32 i = 0; i < 4; i++) low[i] = w[i] & 0x0f0f0f0fu, high[i] = w[i] & 0xf0f0f0f0u;
     }
-    APR_METHOD void scales(float &s, float &off, u32 r, u32 c) const {
-        PairColumns::scales(s, off, r, c);
-        if (c % 2) s *= 0.0625f;
-    }
 };
 template <> struct Columns<RowsQ5K> : PairColumns<RowsQ5K> {
+    static constexpr float of_odd = 1;
     const u8 *at;
     u32 fifth[4];
-    APR_METHOD Columns(const u8 *span, u32 l) : PairColumns(span, l), at(pieces_at(span, l, RowsQ5K::bytes) + 48) { ldmatrix4(fifth, at - 32); }
+    APR_METHOD Columns(const u8 *span, u32 l, u32 two23) : PairColumns(span, l, two23), at(pieces_at(span, l, RowsQ5K::bytes) + 48) { ldmatrix4(fifth, at - 32); }
     APR_METHOD void codes(u32 (&low)[4], u32 (&high)[4], u32 j) const {
         u32 w[4];
         ldmatrix4(w, at + 32 * j);
@@ -125,7 +133,8 @@ template <> struct Columns<RowsQ5K> : PairColumns<RowsQ5K> {
 template <> struct Columns<RowsQ6K> {
     const u8 *at, *codes_at;
     float d[2];
-    APR_METHOD Columns(const u8 *span, u32 l) : at(pieces_at(span, l, 192)), codes_at(span + 192 * TILE + 16 * (l >> 2)) {
+    u32 two23;
+    APR_METHOD Columns(const u8 *span, u32 l, u32 two23) : at(pieces_at(span, l, 192)), codes_at(span + 192 * TILE + 16 * (l >> 2)), two23(two23) {
         UNROLL for (u32 r = 0; r < 2; r++) d[r] = from_f16(*(const u16 *)(span + 208 * TILE + 2 * ((l >> 2) + 8 * r)));
     }
     APR_METHOD void words(u32 (&q)[2][4], u32 (&upper)[4], u32 h) const {
@@ -134,15 +143,15 @@ template <> struct Columns<RowsQ6K> {
     }
     // scales are those of half i of group 4h + k.
     APR_METHOD float scale(const u32x2 (&codes)[2], u32 r, u32 k, u32 i) const {
-        return mul_rn(d[r], from_bits(byte_perm(codes[r][k / 2] ^ 0x80808080u, 0x4b000000, 0x7440 + 2 * (k & 1) + i)) - 8388736.0f);
+        return mul_rn(d[r], with_byte(codes[r][k / 2] ^ 0x80808080u, 2 * (k & 1) + i, two23) - 8388736.0f);
     }
 };
 
-// times_x adds to acc the products of a span with x: acc[r][t] is what lane t of a row of
+// times_x adds to acc the products of a span with x, whose digits have a base: acc[r][t] is what lane t of a row of
 // decode_layers.cuh adds up.
-template <class B> APR_DEVICE void times_x(float (&acc)[2][4], const u8 *span, const u8 *x) {
+template <class B> APR_DEVICE void times_x(float (&acc)[2][4], const u8 *span, const u8 *x, i32 base, u32 two23) {
     const u32 l = lane_here();
-    const Columns<B> columns(span, l);
+    const Columns<B> columns(span, l, two23);
     const u8 *lists = x + LISTS_4X + 16 * (l & 3);
     if constexpr (B::halves) {
         UNROLL for (u32 h = 0; h < 2; h++) {
@@ -162,7 +171,7 @@ template <class B> APR_DEVICE void times_x(float (&acc)[2][4], const u8 *span, c
                     mma_us(d, half, b[i], 0);
                     UNROLL for (u32 r = 0; r < 2; r++) {
                         float &sum = acc[r][2 * h + i];
-                        sum = with_group<B>(sum, columns.scale(codes, r, k, i), 0, mul_rn(scale, (float)(d[2 * r] * 256 + d[2 * r + 1])), total);
+                        sum = with_group<B>(sum, columns.scale(codes, r, k, i), 0, mul_rn(scale, (float)(d[2 * r] * base + d[2 * r + 1])), total);
                     }
                 }
             }
@@ -177,14 +186,56 @@ template <class B> APR_DEVICE void times_x(float (&acc)[2][4], const u8 *span, c
             const u32x4 b = load16(x + plane_4x(j) + 16 * l);
             const f32x4 list = *(const f32x4 *)(lists + 64 * j); // scales, sums
             UNROLL for (u32 e = 0; e < 2; e++) {
+                const float scale = e ? list[e] * Columns<B>::of_odd : list[e]; // exact, as are scales
                 i32 d[4] = {};
                 mma_us(d, w[e], b[2 * e], b[2 * e + 1]);
                 UNROLL for (u32 r = 0; r < 2; r++)
-                    acc[r][j] = with_group<B>(acc[r][j], s[e][r], off[e][r], mul_rn(list[e], (float)(d[2 * r] * 256 + d[2 * r + 1])), list[2 + e]);
+                    acc[r][j] = with_group<B>(acc[r][j], s[e][r], off[e][r], mul_rn(scale, (float)(d[2 * r] * base + d[2 * r + 1])), list[2 + e]);
             }
         }
     }
 }
+
+// unsent reports whether a word of lists, or of codes, has not come.
+APR_DEVICE bool unsent(u32x4 v) { return v[0] == UNSENT || v[1] == UNSENT || v[2] == UNSENT || v[3] == UNSENT; }
+APR_DEVICE bool unsent(const u32x4 (&codes)[4]) { // 0x80 is the least of bytes
+    i32 least = 0;
+    UNROLL for (u32 j = 0; j < 4; j++)
+        UNROLL for (u32 i = 0; i < 4; i++) least = (i32)codes[j][i] < least ? (i32)codes[j][i] : least;
+    return least == (i32)UNSENT;
+}
+
+// SentSpan is a warp's next span of down's x on its way.
+struct SentSpan {
+    const PassArgs &a;
+    u32x4 codes[4], lists;
+    APR_METHOD explicit SentSpan(const PassArgs &a) : a(a), codes{}, lists{} {}
+    APR_METHOD void ask_codes(const u8 *span) {
+        const u32 l = lane_here();
+        if (l / 8 < a.rows)
+            UNROLL for (u32 j = 0; j < 4; j++) codes[j] = strong_load16(span + 512 * j + 16 * l);
+    }
+    APR_METHOD void ask_lists(const u8 *span) {
+        const u32 l = lane_here();
+        if (l % 4 < a.rows) lists = strong_load16(span + LISTS_SENT + 16 * l);
+    }
+    APR_METHOD void ask(const u8 *span) { ask_lists(span), ask_codes(span); }
+    // settle waits for the words that had not come: while lists are missing all lanes read the last one of these.
+    APR_METHOD void settle(const u8 *span) {
+        NO_UNROLL while (u32 missing = ballot(unsent(lists))) {
+            const u8 *last = span + LISTS_SENT + 16 * (31 - leading_zeros(missing));
+            NO_UNROLL while (unsent(strong_load16(last))) relax();
+            ask_lists(span);
+        }
+        NO_UNROLL while (ballot(unsent(codes))) relax(), ask_codes(span);
+    }
+    // put leaves the span at x.
+    APR_METHOD void put(u8 *x) const {
+        UNROLL for (u32 j = 0; j < 4; j++) store16(x + plane_4x(j) + 16 * lane_here(), codes[j]);
+        store16(x + LISTS_4X + 16 * lane_here(), lists);
+        sync_warp();
+    }
+};
 
 // PassProduct is Product for rows of x. Types take turns in one loop, which has room for one of what all have.
 struct PassProduct {
@@ -193,48 +244,41 @@ struct PassProduct {
     u8 *shared; // x, by span; or what warps have of it, one span each
     Ring ring;
     Feed feed;
-    u32x4 ahead[MOST_ROWS]; // of the next span of down's x
-    APR_METHOD void ask(const bf16 *from, u32 span) {
-        const bf16 *pack = from + 256 * span + 8 * lane_here();
-        UNROLL for (u32 r = 0; r < MOST_ROWS; r++)
-            if (r < a.rows) ahead[r] = strong_load16(pack + r * (u64)a.inter);
-    }
-    // own_x rounds 256 columns of x, of which rows stand at from, for the warp alone, and asks for those of span `next`.
-    APR_METHOD const u8 *own_x(const bf16 *from, u32 span, u32 next) {
-        u8 *x = shared + warp() * SPAN_4X;
-        UNROLL for (u32 r = 0; r < MOST_ROWS; r++)
-            if (r < a.rows) round_row(x, r, settled(ahead[r], from + r * (u64)a.inter, 32 * span, a.inter / 8));
-        ask(from, next);
-        sync_warp();
-        return x;
-    }
     // multiply writes the warp's sums of the rows of its tiles for each row of x, which stands in shared memory or, of
-    // down, at from.
-    APR_METHOD void multiply(u32 layer, u32 product, const Span *spans, u32 count) {
+    // down, comes as codes. [first, end) are its spans.
+    APR_METHOD void multiply(u32 layer, u32 product, u32 first, u32 end) {
         float acc[2][4] = {};
-        if (product == 3 && count > 0) ask(PassExchange(a, layer).product, spans[0].number);
-        NO_UNROLL for (u32 i = 0; i < count; i++) {
-            const Span s = spans[i];
+        SentSpan sent(a);
+        if (product == 3 && first < end) sent.ask(PassExchange(a, layer).codes + feed.spans[first].number * SPAN_SENT);
+        NO_UNROLL for (u32 i = first; i < end; i++) {
+            const Span s = feed.spans[i];
             const u32 kind = m.layers[layer].kind[s.matrix], type = kind / 4096, before = s.at * 2 * (kind & 4095);
             int which = (int)product;
             opaque(which); // or there would be a loop for each product
-            const u8 *x = shared + s.number * SPAN_4X;
-            if (which == 3) x = own_x(PassExchange(a, layer).product, s.number, spans[min_of(i + 1, count - 1)].number);
+            u8 *x = shared + s.number * SPAN_4X;
+            i32 base = 256;
+            if (which == 3) {
+                const u8 *codes = PassExchange(a, layer).codes;
+                x = shared + warp_here() * SPAN_4X, base = SENT_BASE;
+                sent.settle(codes + s.number * SPAN_SENT);
+                sent.put(x);
+                if (i + 1 < end) sent.ask(codes + feed.spans[i + 1].number * SPAN_SENT); // on its way during this one's products
+            }
             const u8 *w = ring.wait() + lead(before);
-            if (type == 0) times_x<RowsQ4K>(acc, w, x);
-            else if (type == 2) times_x<RowsQ6K>(acc, w, x);
-            else times_x<RowsQ5K>(acc, w, x);
+            if (type == 0) times_x<RowsQ4K>(acc, w, x, base, bits(a.two23));
+            else if (type == 2) times_x<RowsQ6K>(acc, w, x, base, bits(a.two23));
+            else times_x<RowsQ5K>(acc, w, x, base, bits(a.two23));
             sync_warp(); // every lane has read: the slot may be filled again, as may x
             feed.fill(m, ring);
             ring.advance(a);
-            if (s.number + 1 < m.spans(which) && i + 1 < count) continue; // of the same tile
+            if (i + 1 < end && feed.spans[i + 1].place == s.place) continue; // of the same tile
             int at = (int)a.sums_at;
             opaque(at);
             float *sums = (float *)(shared + at);
-            const u32 row = lane() & 3;
+            const u32 l = lane_here(), row = l & 3;
             UNROLL for (u32 r = 0; r < 2; r++) {
                 const float v = (acc[r][0] + acc[r][1]) + (acc[r][2] + acc[r][3]);
-                if (row < a.rows) sums[(row * (DECODE_WARPS + a.tiles) + s.place) * TILE + (lane() >> 2) + 8 * r] = v;
+                if (row < a.rows) sums[(row * (DECODE_WARPS + a.tiles) + s.place) * TILE + (l >> 2) + 8 * r] = v;
                 UNROLL for (u32 t = 0; t < 4; t++) acc[r][t] = 0;
             }
         }
@@ -246,49 +290,48 @@ struct PassProduct {
 template <class Write>
 APR_DEVICE void normalised_rows(const PassArgs &a, const bf16 *from, const NormPacks &norm, float *squares, const Write &write) {
     static_assert(MOST_HIDDEN == 2);
-    constexpr u32 PACKS = 4; // of a thread, that are loaded together
-    const u32 packs = a.hidden / 8, wide = packs > threads() ? 1 : 0, batch = PACKS >> wide; // wide: two packs of a row
-    NO_UNROLL for (u32 first = 0; first < a.rows; first += batch) {
-        const u32 count = (u32)min_of(batch, a.rows - first) << wide;
-        int of_thread = (int)thread();
-        opaque(of_thread); // places are computed here, not kept in registers during products
-        u32x4 v[PACKS] = {};
-        UNROLL for (u32 i = 0; i < PACKS; i++) {
-            const u32 row = first + (i >> wide), pack = (u32)of_thread + (i & wide) * threads();
-            if (i < count && pack < packs) v[i] = strong_load16(from + row * (u64)a.hidden + 8 * pack);
+    const u32 packs = a.hidden / 8;
+    int of_thread = (int)thread();
+    opaque(of_thread); // places are computed here, not kept in registers during products
+    u32x4 v[MOST_ROWS][MOST_HIDDEN] = {};
+    UNROLL for (u32 r = 0; r < MOST_ROWS; r++)
+        UNROLL for (u32 k = 0; k < MOST_HIDDEN; k++) {
+            const u32 pack = (u32)of_thread + k * threads();
+            if (r < a.rows && pack < packs) v[r][k] = strong_load16(from + r * (u64)a.hidden + 8 * pack);
         }
-        float p[8], q[8], sum = 0, rstd = 0;
-        NO_UNROLL for (u32 i = 0; i < count; i++) {
-            const u32 row = first + (i >> wide);
-            Pack<bf16, 8> x = {settled(pick(v, i), from + row * (u64)a.hidden, 32 * warp() + (i & wide) * threads(), packs)};
-            UNROLL for (u32 k = 0; k < PACKS; k++)
-                if (i == k) v[k] = x.v;
+    float p[8], q[8];
+    UNROLL for (u32 r = 0; r < MOST_ROWS; r++) {
+        if (r >= a.rows) continue;
+        float sum = 0;
+        UNROLL for (u32 k = 0; k < MOST_HIDDEN; k++) {
+            if (k * threads() >= packs) continue;
+            Pack<bf16, 8> x = {settled(v[r][k], from + r * (u64)a.hidden, ((u32)of_thread & ~31u) + k * threads(), packs)};
+            v[r][k] = x.v;
             widen(p, x);
-            if ((i & wide) == 0) sum = 0;
             UNROLL for (int e = 0; e < 8; e++) sum = fma_rn(p[e], p[e], sum);
-            if ((i & wide) < wide) continue;
-            const float all = warp_sum(sum);
-            if (lane() == 0) squares[(i >> wide) * DECODE_WARPS + warp()] = all;
         }
-        sync_block();
-        NO_UNROLL for (u32 i = 0; i < count; i++) {
-            if ((i & wide) == 0) {
-                sum = 0;
-                UNROLL for (u32 k = 0; k < DECODE_WARPS; k++) sum += squares[(i >> wide) * DECODE_WARPS + k];
-                rstd = 1.0f / sqrt_rn(fma_rn(sum, a.inv_hidden, a.eps));
-            }
-            const u32 pack = (u32)of_thread + (i & wide) * threads();
-            if (pack - lane() >= packs) continue; // of the whole warp
-            Pack<float, 8> weights = norm.w[0];
-            if (i & wide) weights = norm.w[1];
-            Pack<bf16, 8> x = {pick(v, i)};
+        sum = warp_sum(sum);
+        if (of_thread % 32 == 0) squares[r * DECODE_WARPS + of_thread / 32] = sum;
+    }
+    sync_block();
+    float sum = 0; // of row lane() % MOST_ROWS
+    UNROLL for (u32 k = 0; k < DECODE_WARPS; k++) sum += squares[lane_here() % MOST_ROWS * DECODE_WARPS + k];
+    const float rstds = 1.0f / sqrt_rn(fma_rn(sum, a.inv_hidden, a.eps));
+    NO_UNROLL for (u32 k = 0; k < MOST_HIDDEN; k++) {
+        const u32 pack = (u32)of_thread + k * threads();
+        if (pack - of_thread % 32 >= packs) break; // of the whole warp
+        widen(q, norm.w[0]);
+        if (k > 0) widen(q, norm.w[1]);
+        UNROLL for (u32 r = 0; r < MOST_ROWS; r++) {
+            if (r >= a.rows) continue;
+            const float rstd = shfl(rstds, r);
+            Pack<bf16, 8> x = {v[r][0]};
+            if (k > 0) x.v = v[r][1];
             widen(p, x);
-            widen(q, weights);
             UNROLL for (int e = 0; e < 8; e++) p[e] = p[e] * rstd * q[e];
             narrow(x, p);
-            write(x.v, first + (i >> wide), pack, pack < packs);
+            write(x.v, r, pack, pack < packs);
         }
-        if (first + batch < a.rows) sync_block(); // squares have been read
     }
 }
 
@@ -296,13 +339,19 @@ APR_DEVICE void normalised_rows(const PassArgs &a, const bf16 *from, const NormP
 APR_DEVICE void rounded_rows(const PassArgs &a, const bf16 *from, u32 cols, u8 *x) {
     constexpr u32 LOADS = 4;
     const u32 spans = cols / 256, all = a.rows * spans;
-    NO_UNROLL for (u32 first = warp(); first < all; first += LOADS * DECODE_WARPS) {
+    int of_thread = (int)thread();
+    opaque(of_thread);
+    u32 row = 0, span = (u32)of_thread / 32;
+    NO_UNROLL for (u32 first = span; first < all; first += LOADS * DECODE_WARPS) {
         u32x4 v[LOADS] = {};
         UNROLL for (u32 k = 0; k < LOADS; k++)
-            if (first + k * DECODE_WARPS < all) v[k] = strong_load16(from + 256 * (u64)(first + k * DECODE_WARPS) + 8 * lane());
-        NO_UNROLL for (u32 i = first, k = 0; i < all && k < LOADS; i += DECODE_WARPS, k++) {
-            const u32 row = i / spans, span = i % spans;
-            round_row(x + span * SPAN_4X, row, settled(pick(v, k), from, 32 * i, 32 * all));
+            if (first + k * DECODE_WARPS < all) v[k] = strong_load16(from + 256 * (u64)(first + k * DECODE_WARPS) + 8 * lane_here());
+        UNROLL for (u32 k = 0; k < LOADS; k++) {
+            const u32 i = first + k * DECODE_WARPS;
+            if (i >= all) continue;
+            NO_UNROLL while (span >= spans) span -= spans, row++;
+            round_row(x + span * SPAN_4X, row, settled(v[k], from, 32 * i, 32 * all));
+            span += DECODE_WARPS;
         }
     }
 }
@@ -315,17 +364,75 @@ struct PassSums {
     APR_METHOD Sums of(u32 row) const { return {sums + row * pitch, tiles}; }
 };
 
-// finish_… do for all rows what their namesakes do for one.
-APR_DEVICE void finish_gated(const PassArgs &a, const Model &m, const PassSums &sums, bf16 *to) {
+// word_sent is where word n of row `row` of a group stands among the codes of all groups: 16 of codes, then the power
+// of two and the sum, then the sums of both halves.
+constexpr u32 WORDS_SENT = 20;
+APR_DEVICE float *word_sent(u8 *codes, u32 group, u32 row, u32 n) {
+    const u32 j = group % 8 / 2, e = group % 2;
+    const u32 of_codes = 512 * j + 128 * row + 64 * (n >> 3) + 16 * (n >> 1 & 3) + 8 * e + 4 * (n & 1);
+    const u32 of_lists = LISTS_SENT + 64 * j + 16 * row + 4 * e + 256 * (n >> 1 & 1) + 8 * (n & 1);
+    return (float *)(codes + group / 8 * SPAN_SENT + (n < 16 ? of_codes : of_lists));
+}
+
+// send rounds a group of 32 values, one of each lane, as round8 does, and leaves its words for all.
+APR_DEVICE void send(u8 *codes, u32 group, u32 row, bf16 v) {
+    const u32 l = lane_here();
+    u32 most = v & 0x7fffu;
+    UNROLL for (u32 d = 16; d; d /= 2) {
+        const u32 other = shfl_xor(most, d);
+        most = most > other ? most : other;
+    }
+    most <<= 16;
+    const u32 e = (most + 0x10000) >> 23, at = e < 15 ? 15 : e;
+    const float scale = most >> 23 == 255 ? from_bits(0x7fc00000u) : from_bits((at - 14) << 23);
+    constexpr float whole = 12582912; // 1.5·2²³ + n has n in its mantissa
+    const float n = fma_rn(from_bf16(v), from_bits((268 - at) << 23), whole);
+    const i32 value = (i32)(bits(n) - bits(whole)), hi = (i32)(bits(fma_rn(n - whole, 1.0f / SENT_BASE, whole)) - bits(whole));
+    i32 sum = value;
+    UNROLL for (u32 d = 1; d < 16; d *= 2) sum += shfl_xor(sum, d);
+    const i32 rest = shfl_xor(sum, 16), first = l < 16 ? sum : rest, second = l < 16 ? rest : sum;
+    // Of four lanes the first gets a word of hi and one of lo, of its columns. Word n of 8 is that of columns
+    // 16·(n%2) + 4·(n/2) on.
+    u32 pair = ((u32)hi & 255) | ((u32)(value - SENT_BASE * hi) & 255) << 8;
+    pair = byte_perm(pair, shfl_xor(pair, 1), 0x5140);
+    const u32 other = shfl_xor(pair, 2), of_hi = byte_perm(pair, other, 0x5410), of_lo = byte_perm(pair, other, 0x7632);
+    const u32 from = 16 * (l & 1) + 4 * (l >> 1 & 3), word_hi = shfl(of_hi, from), word_lo = shfl(of_lo, from);
+    const i32 total = l == 17 ? sum + rest : l == 18 ? first : second;
+    const float of_lists = l == 16 ? scale : mul_rn(scale, (float)total);
+    if (l < WORDS_SENT) strong_store(word_sent(codes, group, row, l), l < 8 ? from_bits(word_hi) : l < 16 ? from_bits(word_lo) : of_lists);
+}
+
+// Groups are those of gate·up of which a block has the first half, or with `all` any.
+struct Groups {
+    u32 first, count;
+    APR_METHOD Groups(const Share &s, bool all) {
+        first = (s.first + (all ? 0 : 1)) / 2, count = s.tiles ? (s.first + s.tiles + 1) / 2 - first : 0;
+    }
+};
+
+// finish_gated sends silu(g)·u of the block's rows of gate and up, a warp a group. If another block has the first half
+// of a group, that one sends it and gets the second. What others wait for comes first.
+APR_DEVICE void finish_gated(const PassArgs &a, const Model &m, const PassSums &sums, const PassExchange &to) {
     const Share gate = m.shares[4];
-    const u32 rows = gate.tiles * TILE;
-    NO_UNROLL for (u32 n = thread(); n < rows * a.rows; n += threads()) {
-        const u32 row = n / rows, i = n % rows;
-        const float g = sums.of(row).row(i / TILE, i % TILE), u = sums.of(row).row(gate.tiles + i / TILE, i % TILE);
-        strong_store(to + row * (u64)a.inter + gate.first * TILE + i, to_bf16(gated<bf16>(from_bf16(to_bf16(g)), from_bf16(to_bf16(u)))));
+    const Groups groups(gate, true);
+    NO_UNROLL for (u32 unit = warp(); unit < groups.count * a.rows; unit += DECODE_WARPS) {
+        const u32 l = lane_here(), group = groups.first + unit / a.rows, row = unit % a.rows, tile = 2 * group + l / 16 - gate.first, i = l % 16;
+        const bool own = tile < gate.tiles;
+        bf16 *half = to.product + row * (u64)a.inter + 32 * group + l, v = 0;
+        if (own) {
+            const float g = sums.of(row).row(tile, i), u = sums.of(row).row(gate.tiles + tile, i);
+            v = to_bf16(gated<bf16>(from_bf16(to_bf16(g)), from_bf16(to_bf16(u))));
+        }
+        if (2 * group < gate.first) {
+            if (own) strong_store(half, v);
+            continue;
+        }
+        if (!own) v = settled(strong_load(half), half);
+        send(to.codes, group, row, v);
     }
 }
 
+// finish_… do for all rows what their namesakes do for one.
 APR_DEVICE void finish_qkv(const PassArgs &a, const Model &m, const PassSums &sums, const float *bias, bf16 *to) {
     const u32 all = (a.heads + 2 * a.kv_heads) * a.d;
     u32 column = 0, before = 0;
@@ -355,26 +462,29 @@ APR_DEVICE void finish_added(const PassArgs &a, const Model &m, const PassSums &
     }
 }
 
-// forget_rows is forget for all rows.
-APR_DEVICE void forget_rows(const PassArgs &a, const Model &m, u32 layer) {
-    const PassExchange e(a, layer), before(a, layer - 1);
-    const u32 all = (a.heads + 2 * a.kv_heads) * a.d;
+// forget_row is forget for a row. A warp a row does it: one for all would be the last to end its products.
+APR_DEVICE void forget_row(const PassArgs &a, const Model &m, u32 layer, u32 row) {
+    int number = (int)layer;
+    opaque(number);
+    const PassExchange e(a, (u32)number), before(a, (u32)number - 1);
+    const u32 l = lane_here();
     const Share hidden = m.shares[3], inter = m.shares[4];
-    NO_UNROLL for (u32 row = 0; row < a.rows; row++) {
-        u32 column = row * all;
-        NO_UNROLL for (u32 n = 0; n < 3; n++) {
-            const Share s = m.shares[n];
-            NO_UNROLL for (u32 i = lane(); i < s.tiles * TILE; i += 32) strong_store(e.qkv + column + s.first * TILE + i, UNSET);
-            column += (n == 0 ? a.heads : a.kv_heads) * a.d;
-        }
-        NO_UNROLL for (u32 i = lane(); i < hidden.tiles * TILE; i += 32) {
-            const u32 at = row * a.hidden + hidden.first * TILE + i;
-            strong_store(e.o + at, UNSET), strong_store(before.down + at, UNSET);
-        }
-        NO_UNROLL for (u32 i = lane(); i < inter.tiles * TILE; i += 32) strong_store(before.product + row * (u64)a.inter + inter.first * TILE + i, UNSET);
+    const Groups sent(inter, false);
+    u32 column = row * (a.heads + 2 * a.kv_heads) * a.d;
+    NO_UNROLL for (u32 n = 0; n < 3; n++) {
+        const Share s = m.shares[n];
+        NO_UNROLL for (u32 i = l; i < s.tiles * TILE; i += 32) strong_store(e.qkv + column + s.first * TILE + i, UNSET);
+        column += (n == 0 ? a.heads : a.kv_heads) * a.d;
     }
-    NO_UNROLL for (u32 h = block(); h < a.rows * a.heads; h += blocks())
-        NO_UNROLL for (u32 i = lane(); i < a.d; i += 32) strong_store(e.att + h * a.d + i, UNSET);
+    NO_UNROLL for (u32 i = l; i < hidden.tiles * TILE; i += 32) {
+        const u32 at = row * a.hidden + hidden.first * TILE + i;
+        strong_store(e.o + at, UNSET), strong_store(before.down + at, UNSET);
+    }
+    if (inter.first % 2 && inter.tiles && l < TILE) strong_store(before.product + row * (u64)a.inter + inter.first * TILE + l, UNSET);
+    NO_UNROLL for (u32 g = 0; g < sent.count; g++)
+        if (l < WORDS_SENT) strong_store(word_sent(before.codes, sent.first + g, row, l), from_bits(UNSENT));
+    NO_UNROLL for (u32 h = block(); h < (row + 1) * a.heads; h += blocks())
+        NO_UNROLL for (u32 i = l; h >= row * a.heads && i < a.d; i += 32) strong_store(e.att + h * a.d + i, UNSET);
 }
 
 // begin_rows is begin for all rows.
@@ -487,7 +597,8 @@ APR_DEVICE void decode_pass(const PassArgs &a) {
     if (thread() < MATRICES) shares[thread()] = m.share(thread());
     if (thread() == threads() - 1) meetings[0] = 0;
     sync_block();
-    if (warp() < PRODUCTS_KEPT) forget_rows(a, m, warp());
+    if (warp() < PRODUCTS_KEPT)
+        NO_UNROLL for (u32 row = 0; row < a.rows; row++) forget_row(a, m, warp(), row);
     const Work work = {(Span *)(shared + a.spans_at), (TileSums *)(shared + a.tiles_at), counts};
     work.describe(m);
     sync_block();
@@ -496,11 +607,7 @@ APR_DEVICE void decode_pass(const PassArgs &a) {
         opaque(n);
         return (float *)(shared + n);
     };
-    auto last_warp = [] { // which alone arrives at barriers and waits there
-        int n = (int)thread();
-        opaque(n);
-        return n / 32 == DECODE_WARPS - 1;
-    };
+    auto last_warp = [] { return warp_here() == DECODE_WARPS - 1; }; // which alone arrives at barriers
     auto arrive = [&] {
         if (!last_warp()) return;
         grid_arrive(a.arrived);
@@ -510,12 +617,8 @@ APR_DEVICE void decode_pass(const PassArgs &a) {
     arrive();
     if (lane() < a.slots) bulk_init(filled + warp() * SLOTS + lane(), 1);
     sync_warp();
-    auto count = [&](u32 product) { // the warp's spans
-        int w = (int)warp();
-        opaque(w);
-        return counts[w * PRODUCTS + product];
-    };
-    PassProduct x = {a, m, shared, {shared + a.ring_at + warp() * a.slots * a.pitch, filled + warp() * SLOTS, 0, 0, 0}, {work.spans + warp() * a.spans, 0, 0, count(0) + count(1) + count(2) + count(3), 0, nullptr, 0}, {}};
+    auto count = [&](u32 product) { return counts[warp_here() * PRODUCTS + product]; }; // the warp's spans
+    PassProduct x = {a, m, shared, {shared + a.ring_at + warp() * a.slots * a.pitch, filled + warp() * SLOTS, 0, 0, 0}, {work.spans + warp() * a.spans, 0, 0, count(0) + count(1) + count(2) + count(3), 0, nullptr, 0}};
     if (x.feed.count > 0) {
         x.feed.describe(m);
         NO_UNROLL for (u32 n = 0; n < a.slots; n++) x.feed.fill(m, x.ring), x.ring.advance(a);
@@ -523,7 +626,7 @@ APR_DEVICE void decode_pass(const PassArgs &a) {
     }
     grid_wait(a.arrived, meetings[0]);
     NO_UNROLL for (u32 layer = 0; layer < a.count; layer++) {
-        const Span *spans = x.feed.spans;
+        u32 spans = 0; // of the layer, that the warp has multiplied
         NO_UNROLL for (u32 product = 0; product < PRODUCTS; product++) {
             NormPacks w; // on their way while x comes, as is the bias
             const u32 rows = product == 0 ? m.tiles(0) * TILE : 0;
@@ -532,25 +635,28 @@ APR_DEVICE void decode_pass(const PassArgs &a) {
             if (product % 2 == 0) w.load(a, layers[layer].norm[product / 2]);
             if (thread() < rows) at(a.bias_at)[thread()] = v;
             if (product % 2 == 0) {
-                const PassExchange e(a, product == 0 ? layer - 1 : layer);
+                int of = (int)layer;
+                opaque(of);
+                const PassExchange e(a, (u32)(product == 0 ? of - 1 : of));
                 normalised_rows(a, product == 0 ? e.down : e.o, w, squares, [&](u32x4 v, u32 row, u32 pack, bool) {
                     round_row(shared + pack / 32 * SPAN_4X, row, v);
                 });
             } else if (product == 1) rounded_rows(a, PassExchange(a, layer).att, m.cols(1), shared);
             sync_block();
             if (product == 2) arrive();
-            if (product == 3 && last_warp()) {
+            const u32 row = DECODE_WARPS - 1 - warp_here();
+            if (product == 3 && row < a.rows) {
                 if (lane() == 31) grid_see(a.arrived, meetings[0]);
                 sync_warp();
-                forget_rows(a, m, layer);
+                forget_row(a, m, layer, row);
             }
-            x.multiply(layer, product, spans, count(product));
+            x.multiply(layer, product, spans, spans + count(product));
             spans += count(product);
             sync_block();
             const PassSums found = {at(a.sums_at), (const TileSums *)at(a.tiles_at) + product * a.tiles, (DECODE_WARPS + a.tiles) * TILE};
             const PassExchange e(a, layer);
             if (product == 0) finish_qkv(a, m, found, at(a.bias_at), e.qkv);
-            else if (product == 2) finish_gated(a, m, found, e.product);
+            else if (product == 2) finish_gated(a, m, found, e);
             else finish_added(a, m, found, at(a.own_at), product == 1 ? e.o : e.down);
             if (product > 0) continue;
             int last = (int)a.rows - 1;

@@ -14,7 +14,10 @@ const PassModule = "decode_rows_sm90"
 // DecodeRowsMost is how many positions DecodeRows computes at most.
 const DecodeRowsMost = 4
 
-const passSpan = 3*512 + 80 + 512 + 2*256 // SPAN_4X of decode_rows_sm90.cu
+const (
+	passSpan = 3*512 + 80 + 512 + 2*256 // SPAN_4X of decode_rows_sm90.cu
+	passSent = 5 * 512                  // SPAN_SENT
+)
 
 // passArgs is struct PassArgs of decode_rows_sm90.cu.
 type passArgs struct {
@@ -22,7 +25,7 @@ type passArgs struct {
 	variants         uint64
 	xStride, yStride int64
 	rows, kept       uint32
-	invD, _          float32
+	invD, two23      float32
 }
 
 var _ [208]byte = [unsafe.Sizeof(passArgs{})]byte{}
@@ -100,12 +103,13 @@ func DecodeRows(queue Queue, y, x, norm Mat, layers []DecodeLayer, s DecodeShape
 			eps: float32(s.Eps), invHidden: 1 / float32(s.Hidden), scale: s.scoreScale(),
 		},
 		xStride: int64(x.Stride), yStride: int64(y.Stride), rows: uint32(x.Rows), kept: uint32(y.Rows),
-		invD: 1 / float32(s.HeadDim),
+		invD: 1 / float32(s.HeadDim), two23: 1 << 23,
 	}
 	if s.Variants {
 		a.variants = table + layersHead + uint64(layersBytes(len(layers)))
 	}
-	a.between = queue.Scratch(2 * x.Rows * (2*((2*s.Heads+2*s.KVHeads)*s.HeadDim+2*s.Hidden) + 4*s.Inter)) // PassExchange
+	values := x.Rows * (2*((2*s.Heads+2*s.KVHeads)*s.HeadDim+2*s.Hidden) + 4*s.Inter)
+	a.between = queue.Scratch(2*values + 4*ceil(s.Inter, 256)*passSent) // PassExchange
 	if splits := min(ceil(position+x.Rows, decodeShare), decodeSplits); splits > 1 {
 		a.part = queue.Scratch(4 * decodePart * splits * x.Rows * s.Heads)
 	}
