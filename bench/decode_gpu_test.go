@@ -246,22 +246,23 @@ func decodeBandwidth(t *testing.T, shape string, scheme convert.Scheme, share fl
 	t.Logf("%s %v: %.1f tokens/s, %.2f GB a token, %.1f %% of 4.8 TB/s, %s", shape, scheme, 1e3/ms, read/1e9, 100*read/(ms/1e3)/limit, g.Decoding)
 	if st := d.Stats(); st.Graphs > 0 {
 		t.Logf("%s: of a graph %.1f kernels are set, %.3f ms of the host", shape, float64(st.GraphSets)/float64(st.Graphs), float64(st.GraphNanos)/float64(st.Graphs)/1e6)
-		tokenOperations(t, d, m)
 	}
+	tokenOperations(t, d, m)
 	if strings.Contains(d.Info().Name, "H200") && share > 0 {
 		near.Row(t, fmt.Sprintf("ms a token, %s %v, against %.0f %% of the bandwidth", shape, scheme, 100*share), ms, 1e3*read/(share*limit))
 	}
 	return g.Decoding
 }
 
-// tokenOperations shows the operations of tokens that follow a prompt of 64, launched one by one, and what those of one take together.
+// tokenOperations shows the operations of tokens that follow a prompt of 64, launched one by one, with the choice of the next,
+// what those of one take together, and how long the host takes to ask for one.
 func tokenOperations(t *testing.T, d *cuda.Device, m *model.Model) {
 	t.Helper()
 	const tokens = 10
 	s := d.NewStream()
-	cache := m.NewCache(64 + 2*tokens)
+	cache, greedy := m.NewCache(64+3*tokens), m.NewGreedy(m.Config.Vocab)
 	hidden, ids := d.Alloc("hidden", device.Activations, d.Info().Activations, 1, m.Config.Hidden), d.Alloc("ids", device.Batch, tensor.I32, 64, 1)
-	defer func() { cache.Free(d); d.Free(hidden, ids) }()
+	defer func() { cache.Free(d); greedy.Free(); d.Free(hidden, ids) }()
 	s.UploadInts(ids, make([]int32, 64))
 	m.Extend(s, hidden, cache, ids)
 	wait := func() {
@@ -269,13 +270,22 @@ func tokenOperations(t *testing.T, d *cuda.Device, m *model.Model) {
 			t.Fatal(err)
 		}
 	}
-	extend := func() {
+	extend := func() time.Duration {
+		start := time.Now()
 		for range tokens {
 			m.Extend(s, hidden, cache, ids.RowRange(0, 1))
 		}
+		asked := time.Since(start)
+		for range tokens {
+			if _, _, err := greedy.Next(s, hidden); err != nil {
+				t.Fatal(err)
+			}
+		}
 		wait()
+		return asked
 	}
 	extend()
+	asked := extend()
 	d.StartProfile()
 	extend()
 	stats, err := d.Profile()
@@ -287,7 +297,7 @@ func tokenOperations(t *testing.T, d *cuda.Device, m *model.Model) {
 		sum += 1e3 * st.Time.Seconds() / tokens
 		t.Logf("a token: %-44s %5.1f calls %8.4f ms, %6.2f µs each", st.Op, float64(st.Calls)/tokens, 1e3*st.Time.Seconds()/tokens, 1e6*st.Time.Seconds()/float64(st.Calls))
 	}
-	t.Logf("a token: all operations %.3f ms", sum)
+	t.Logf("a token: all operations %.3f ms; the host asks for its layers in %.3f ms", sum, 1e3*asked.Seconds()/tokens)
 }
 
 // activeShare is how much of a tensor a token reads: of experts those that it chooses.
