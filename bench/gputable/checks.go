@@ -13,12 +13,17 @@ type check struct {
 	name                string
 	measured, tolerance string
 	failed              bool
+	unavailable         bool // the machine lacks what the test needs: neither passed nor failed
 }
+
+// passed reports whether a row was checked and holds.
+func (c check) passed() bool { return !c.failed && !c.unavailable }
 
 var (
 	ended  = regexp.MustCompile(`^( *)--- (PASS|FAIL|SKIP): (\S+)`)
 	begun  = regexp.MustCompile(`^=== (?:RUN|CONT|NAME) +(\S+)`)
 	rowOf  = regexp.MustCompile(`row ("(?:[^"\\]|\\.)*") measured (\S+) tolerance (\S+)$`)
+	lacks  = regexp.MustCompile(`^ +\S+\.go:\d+: UNAVAILABLE: (.+)$`)
 	allEnd = regexp.MustCompile(`(?m)^(PASS|FAIL)$`)
 )
 
@@ -46,11 +51,17 @@ func readChecks(dir string) (all []check, err error) {
 type outcome struct {
 	rows   []check
 	result string // PASS, FAIL, SKIP; empty: it has not ended
+	lacks  string // what the machine lacks, by a line that begins with UNAVAILABLE
 	inside int    // tests inside it
+	absent int    // of those, the unavailable ones
 }
 
+// unavailable reports whether a test was skipped because the machine lacks what it needs, and says so.
+func (o *outcome) unavailable() bool { return o.result == "SKIP" && o.lacks != "" }
+
 // parse turns the output of a test program into rows: those that tests print, a row for every test without any, and one
-// for the program if it did not come to its end. A skipped test has checked nothing: it fails.
+// for the program if it did not come to its end. A test that is skipped because the machine lacks what it needs says
+// "UNAVAILABLE: " and what; its row neither passes nor fails. Any other skipped test has checked nothing: it fails.
 func parse(program, text string) (all []check) {
 	tests, order := map[string]*outcome{}, []string{}
 	at := func(name string) *outcome {
@@ -70,11 +81,16 @@ func parse(program, text string) (all []check) {
 			at(m[3]).result = m[2]
 		} else if m := rowOf.FindStringSubmatch(line); m != nil && now != "" {
 			at(now).rows = append(at(now).rows, check{name: strings.Trim(m[1], `"`), measured: m[2], tolerance: m[3]})
+		} else if m := lacks.FindStringSubmatch(line); m != nil && now != "" {
+			at(now).lacks = m[1]
 		}
 	}
 	for _, name := range order {
 		if top, _, inside := strings.Cut(name, "/"); inside {
 			at(top).inside++
+			if tests[name].unavailable() {
+				at(top).absent++
+			}
 		}
 	}
 	for _, name := range order {
@@ -86,9 +102,16 @@ func parse(program, text string) (all []check) {
 	return all
 }
 
-// checks are the rows of a test. One inside another has none if it passes and prints none: the outer one counts it.
+// checks are the rows of a test. One inside another has none if it passes and prints none: the outer one counts it. An
+// outer one that passes has none if all tests inside it are unavailable: their rows say so.
 func (o *outcome) checks(name string) []check {
+	if o.unavailable() {
+		return []check{{name: name, measured: o.lacks, unavailable: true}}
+	}
 	failed := o.result != "PASS"
+	if !failed && o.inside > 0 && o.inside == o.absent && len(o.rows) == 0 {
+		return nil
+	}
 	if len(o.rows) == 0 {
 		c := check{name: name, failed: failed}
 		switch inner := strings.ContainsRune(name, '/'); {
@@ -99,7 +122,7 @@ func (o *outcome) checks(name string) []check {
 		case o.result == "SKIP":
 			c.measured = "skipped"
 		case o.inside > 0:
-			c.measured = fmt.Sprintf("%d tests", o.inside)
+			c.measured = fmt.Sprintf("%d tests", o.inside-o.absent)
 		}
 		return []check{c}
 	}

@@ -21,6 +21,69 @@ const passing = `=== RUN   TestA
 PASS
 `
 
+// oneCard is what tests of several GPUs print on a machine with one.
+const oneCard = `=== RUN   TestC
+=== RUN   TestC/1
+=== RUN   TestC/2
+    group_test.go:104: UNAVAILABLE: needs 2 GPUs, this machine has 1
+--- PASS: TestC (0.10s)
+    --- PASS: TestC/1 (0.05s)
+    --- SKIP: TestC/2 (0.05s)
+=== RUN   TestD
+    group_test.go:182: UNAVAILABLE: needs 2 GPUs, this machine has 1
+--- SKIP: TestD (0.01s)
+=== RUN   TestE
+=== RUN   TestE/2
+    group_test.go:262: UNAVAILABLE: needs 2 GPUs, this machine has 1
+--- PASS: TestE (0.10s)
+    --- SKIP: TestE/2 (0.05s)
+PASS
+`
+
+// TestUnavailable: tests that the machine lacks GPUs for are counted by themselves; they alone show nothing, and a skip
+// for another reason, or a failure beside that text, is a failure.
+func TestUnavailable(t *testing.T) {
+	for _, c := range []struct {
+		name, text  string
+		ok          bool
+		unavailable string   // names
+		says        []string // of the table
+	}{
+		{"one card", oneCard, true, "p TestC/2|p TestD|p TestE/2", []string{"4 rows, 0 failed, 3 unavailable", "1 tests",
+			"needs 2 GPUs, this machine has 1             UNAVAILABLE"}},
+		{"another skip", strings.Replace(oneCard, "182: UNAVAILABLE: needs", "182: needs", 1), false,
+			"p TestC/2|p TestE/2", []string{"4 rows, 1 failed, 2 unavailable"}},
+		{"a failure", strings.Replace(oneCard, "SKIP: TestD", "FAIL: TestD", 1), false,
+			"p TestC/2|p TestE/2", []string{"4 rows, 1 failed, 2 unavailable"}},
+		{"nothing else", oneCard[strings.Index(oneCard, "=== RUN   TestD"):], false,
+			"p TestD|p TestE/2", []string{"2 rows, 0 failed, 2 unavailable"}},
+		{"all there", passing, true, "", []string{"3 rows, 0 failed\n"}},
+	} {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "p.txt"), []byte(c.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var b strings.Builder
+		if ok, err := report(&b, dir, false); ok != c.ok || err != nil {
+			t.Errorf("%s: ok %v, %v", c.name, ok, err)
+		}
+		for _, want := range c.says {
+			if !strings.Contains(b.String(), want) {
+				t.Errorf("%s: no %q in\n%s", c.name, want, b.String())
+			}
+		}
+		var unavailable []string
+		for _, r := range parse("p", c.text) {
+			if r.unavailable {
+				unavailable = append(unavailable, r.name)
+			}
+		}
+		if got := strings.Join(unavailable, "|"); got != c.unavailable {
+			t.Errorf("%s: unavailable %s, want %s", c.name, got, c.unavailable)
+		}
+	}
+}
+
 func TestParse(t *testing.T) {
 	for _, c := range []struct {
 		name, text string

@@ -143,7 +143,8 @@ const (
 // judged are rows of what a step must keep to, however fast it is.
 func judged(races []*race) (all []check) {
 	row := func(name string, measured, tolerance float64, ok bool) {
-		all = append(all, check{name, fmt.Sprintf("%.3g", measured), fmt.Sprintf("%g", tolerance), !ok})
+		m, limit := fmt.Sprintf("%.3g", measured), fmt.Sprintf("%g", tolerance)
+		all = append(all, check{name: name, measured: m, tolerance: limit, failed: !ok})
 	}
 	speed := map[string]float64{}
 	for _, r := range races {

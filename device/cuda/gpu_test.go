@@ -6,3 +6,6 @@ import "testing"
 
 // findDriver leaves the search for libcuda to the package.
 func findDriver(testing.TB) {}
+
+// TestTreeOfGPUs: treeOfRanks on the cards of the machine.
+func TestTreeOfGPUs(t *testing.T) { treeOfRanks(t) }

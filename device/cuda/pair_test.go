@@ -21,6 +21,7 @@ import (
 func paired(t *testing.T) [2]*cuda.Device {
 	t.Helper()
 	severalDevices(t)
+	needDevices(t, 2)
 	var d [2]*cuda.Device
 	for i := range d {
 		d[i] = open(t, cuda.Options{Index: i})
