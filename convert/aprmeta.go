@@ -85,6 +85,11 @@ func aprMetadata(c *Container, opt Options) (meta map[string]any, tied bool, err
 			}
 		}
 	}
+	if _, known := extra["distillation"]; !known {
+		if d := c.distillation(); len(d) > 0 {
+			extra["distillation"] = d
+		}
+	}
 	if pruned := c.pruned(opt); pruned != nil {
 		extra[prunedKey] = pruned
 	}
@@ -92,6 +97,18 @@ func aprMetadata(c *Container, opt Options) (meta map[string]any, tied bool, err
 	addSpecial(meta, "bos", tok, tok.BOS(), cfg.BOS)
 	addSpecial(meta, "eos", tok, tok.EOS(), cfg.Sizes().EOS)
 	return meta, cfg.Tied, nil
+}
+
+// distillation returns what a GGUF file or a folder says of the training, as .apr metadata has it.
+func (c *Container) distillation() map[string]any {
+	d := map[string]any{}
+	if text := c.Learned(); text != "" {
+		d["text"] = text
+	}
+	if writers := c.Writers(); len(writers) > 0 {
+		d["writers"] = writers
+	}
+	return d
 }
 
 // metadata returns the .apr metadata of c, which a safetensors file may carry too; nil if there is none.

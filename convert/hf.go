@@ -35,13 +35,13 @@ func writeHF(c *Container, out string, sources []tensor.Source, plan []Choice, o
 	if err != nil {
 		return err
 	}
-	var metadata map[string]string
 	pruned, err := c.prunedText(opt)
 	if err != nil {
 		return err
 	}
+	metadata := modelfile.LearnedMetadata(c.Learned(), c.Writers())
 	if pruned != "" {
-		metadata = map[string]string{prunedKey: pruned}
+		metadata[prunedKey] = pruned
 	}
 	r.Files, err = modelfile.SaveHFFolder(out, cfg, tok, sources, modelfile.HFOptions{
 		DType: mainType(plan), Keep: keep, MaxShard: opt.MaxShard, Force: opt.Force, Metadata: metadata,

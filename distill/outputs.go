@@ -58,11 +58,8 @@ func (r *Run) writeStudent(m *model.Model, out *Outcome) error {
 
 // writeModels writes student/ and student.apr, and returns their files.
 func (r *Run) writeModels(w written, out *Outcome) (files []string, err error) {
-	writers := r.in.writersOfStudent()
-	folder := modelfile.HFOptions{DType: tensor.F32, Force: true}
-	if len(writers) > 0 {
-		folder.Metadata = map[string]string{modelfile.WritersKey: strings.Join(writers, " ")}
-	}
+	learned, writers := r.in.learned(), r.in.writersOfStudent()
+	folder := modelfile.HFOptions{DType: tensor.F32, Force: true, Metadata: modelfile.LearnedMetadata(learned, writers)}
 	path, err := r.dir.Place("student")
 	if err != nil {
 		return nil, err
@@ -80,7 +77,7 @@ func (r *Run) writeModels(w written, out *Outcome) (files []string, err error) {
 		"data_sha256": r.in.records["data"].SHA256, "alpha": r.Loss.Alpha, "temperature": r.Loss.Temperature,
 		"steps": out.StepsCompleted, "tokens": out.TokensSeen, "seed": r.Seed,
 	}
-	if learned := r.in.learned(); learned != "" {
+	if learned != "" {
 		provenance["text"] = learned
 	}
 	if len(writers) > 0 {

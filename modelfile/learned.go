@@ -9,8 +9,8 @@ import (
 	"apr/internal/strictjson"
 )
 
-// What a file says of the text that a new student learned: .apr metadata holds it as distillation.text, GGUF under
-// LearnedKey.
+// What a file says of the text that a new student learned: .apr metadata holds it as distillation.text, GGUF and the
+// metadata of safetensors under LearnedKey.
 const (
 	LearnedTalks = "conversations" // and nothing else: the student answers in its chat template
 	LearnedText  = "plain"         // no conversation: it continues texts, whatever chat template its tokenizer has
@@ -24,12 +24,29 @@ const (
 // Learned returns what the model's file says of the text that it was trained on: LearnedText, LearnedTalks, or ""
 // for unknown.
 func (c *Container) Learned() string {
-	if f, ok := c.Stored.(*gguf.File); ok {
+	switch f := c.Stored.(type) {
+	case *gguf.File:
 		text, _, _ := f.Metadata().Str(LearnedKey) // of another type it says nothing
 		return text
+	case *safetensors.File:
+		if text := f.Metadata()[LearnedKey]; text != "" {
+			return text
+		}
 	}
 	text, _ := c.distillation("text").Str()
 	return text
+}
+
+// LearnedMetadata returns the metadata of safetensors for what Learned and Writers return, without what is unknown.
+func LearnedMetadata(learned string, writers []string) map[string]string {
+	m := map[string]string{}
+	if learned != "" {
+		m[LearnedKey] = learned
+	}
+	if len(writers) > 0 {
+		m[WritersKey] = strings.Join(writers, " ")
+	}
+	return m
 }
 
 // Writers returns the models that wrote text that this one learned, as its file says.
