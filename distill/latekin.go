@@ -1,6 +1,7 @@
 package distill
 
 import (
+	"apr/arch"
 	"apr/format/safetensors"
 	"apr/modelfile"
 	runlog "apr/run/log"
@@ -14,9 +15,8 @@ func (l *leg) meet(checkpoint *safetensors.File) error {
 		return nil
 	}
 	in := l.run.in
-	held := &modelfile.Container{Path: checkpoint.Path(), File: checkpoint, Stored: checkpoint}
 	beside := *in
-	beside.student = &modelfile.Files{Container: held, Config: in.studentConfig}
+	beside.student = l.studentOf(checkpoint)
 	for i, f := range in.teachers() {
 		beside.teacher = f
 		cosine, angles, err := beside.likenessBeside()
@@ -40,6 +40,33 @@ func (l *leg) meet(checkpoint *safetensors.File) error {
 		}
 	}
 	return nil
+}
+
+// studentOf returns the student of a checkpoint as a model, of which the tensors that are not trained are missing.
+func (l *leg) studentOf(checkpoint *safetensors.File) *modelfile.Files {
+	held := &modelfile.Container{Path: checkpoint.Path(), File: checkpoint, Stored: checkpoint}
+	return &modelfile.Files{Container: held, Config: l.run.in.studentConfig}
+}
+
+// meetTexts compares the writers of the text that a resumption brought with the student of the checkpoint, for the reason
+// of meet: what that one wrote it knows. Where norms or embedding are not trained they are those of the start.
+func (l *leg) meetTexts(checkpoint *safetensors.File) error {
+	in := l.run.in
+	for _, s := range arch.Slots(in.studentConfig) {
+		if _, ok := checkpoint.Tensor(s.Name); !ok && (s.Role == arch.Norm || s.Name == embedding) {
+			return nil
+		}
+	}
+	before := in.written
+	if err := in.compareWriters(l.run.Config, l.studentOf(checkpoint)); err != nil {
+		return err
+	}
+	now := in.written
+	if now.own+now.alike <= before.own+before.alike && now.taughtBy <= before.taughtBy {
+		in.written = before
+		return nil
+	}
+	return l.run.recordTexts()
 }
 
 // likenessBeside is embeddingLikeness, also beside a cache, whose teacher may be known by a sketch alone.

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"apr/adapter"
 	"apr/internal/contracttest"
 	runlog "apr/run/log"
 	"apr/teacher/cache"
@@ -38,6 +39,44 @@ func TestCacheOfItsOwnStudent(t *testing.T) {
 		r := toldBy(t, c.Output, q)
 		if r.event(runlog.EmbeddingAgrees) != tt.told || hasFinding(r.findings, "agrees") != tt.told ||
 			!strings.Contains(r.said, "inputs.teacher ") {
+			t.Errorf("%s: %s; %+v", name, r.said, r.findings.Findings)
+		}
+	}
+}
+
+// TestTextOfItsOwnStudent: a run of a new student that goes on with text which its own student wrote says so, with a teacher
+// and without; text of another model does not count.
+func TestTextOfItsOwnStudent(t *testing.T) {
+	c := smallConfig(t, 40)
+	c.Steps, c.BatchSize, c.SeqLen, c.CheckpointEvery, c.ChatTemplate = 2, 1, 16, 2, "chatml"
+	for name, tt := range map[string]struct {
+		writer string // "": its own student
+		alpha  float64
+		told   bool
+	}{
+		"its student": {"", 0.5, true}, "its student, no teacher": {"", 0, true},
+		"another": {untrained(t, 3), 0.5, false},
+	} {
+		contracttest.Cases(t, 1)
+		c := in(t, c)
+		mustRun(t, c, 0)
+		of := tt.writer
+		if of == "" {
+			of = filepath.Join(c.Output, "student.apr")
+		}
+		writer, err := adapter.Writer(openModel(t, of))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Data, c.EvalData, c.ValFraction = []string{writtenBy(t, writer, 9)}, nil, 0
+		c.Steps, c.Resume, c.AllowChanged, c.Loss.Alpha = 3, ResumeAuto, true, tt.alpha
+		_, q, err := runOnce(t, c, 0, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := toldBy(t, c.Output, q)
+		if r.event(runlog.OwnText) != tt.told || hasFinding(r.findings, "own-text") != tt.told ||
+			strings.Contains(r.said, "the student's own text") != tt.told {
 			t.Errorf("%s: %s; %+v", name, r.said, r.findings.Findings)
 		}
 	}

@@ -150,6 +150,11 @@ func (l *leg) restore(out *Outcome) error {
 				return err
 			}
 		}
+		if l.name == LegStudent {
+			if err := l.meetTexts(f); err != nil {
+				return err
+			}
+		}
 	}
 	if err := l.restoreTensors(f); err != nil {
 		return err

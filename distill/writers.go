@@ -24,7 +24,7 @@ type authors struct {
 	student         string // its name as a writer
 }
 
-// judgeTexts finds out who wrote the text of a run. A new student wrote none.
+// judgeTexts finds out who wrote the text of a run. A new student wrote none; see leg.meetTexts.
 func (in *inputs) judgeTexts(c Config) error {
 	w := &in.written
 	for _, n := range w.writers {
@@ -33,6 +33,12 @@ func (in *inputs) judgeTexts(c Config) error {
 	if in.student == nil {
 		return nil
 	}
+	return in.compareWriters(c, in.student)
+}
+
+// compareWriters finds out what a student wrote of the text, and of what teachers learned.
+func (in *inputs) compareWriters(c Config, student *modelfile.Files) error {
+	w := &in.written
 	teachers := in.teachers()
 	if c.NoTeacher || c.Loss.Alpha == 0 {
 		teachers = nil
@@ -42,9 +48,10 @@ func (in *inputs) judgeTexts(c Config) error {
 		return nil
 	}
 	var err error
-	if w.student, err = adapter.Writer(in.student); err != nil {
+	if w.student, err = adapter.Writer(student); err != nil {
 		return err
 	}
+	w.own, w.alike, w.taught, w.taughtBy = 0, 0, "", adapter.Strangers
 	for name, n := range w.writers {
 		switch adapter.CompareWriters(name, w.student) {
 		case adapter.OneModel:

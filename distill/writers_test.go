@@ -1,6 +1,7 @@
 package distill
 
 import (
+	"bytes"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -61,16 +62,7 @@ func TestTextOfACopy(t *testing.T) {
 		"a name of another program":         {"a.b.c", "", ""},
 	} {
 		contracttest.Cases(t, 1)
-		data := filepath.Join(t.TempDir(), "own.jsonl")
-		prompt, completion := "package main\n\n", "func main() {\n\tprintln(1, 2, 3)\n}\n"
-		line, err := json.Marshal(map[string]any{"prompt": prompt, "completion": completion, "writer": x.writer,
-			"sum": corpus.RecordSum(x.writer, prompt, completion)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(data, append(line, '\n'), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		data := writtenBy(t, x.writer, 1)
 		r := oneStep(t, func(c *Config) {
 			from(student)(c)
 			c.Teacher, c.NoTeacher, c.Loss.Alpha, c.Data, c.ChatTemplate = student, true, 0, []string{data}, "chatml"
@@ -87,6 +79,21 @@ func TestTextOfACopy(t *testing.T) {
 			t.Errorf("%s: %q, findings %v", name, r.said, r.findings.Findings)
 		}
 	}
+}
+
+// writtenBy writes data of n records that a model of the name wrote.
+func writtenBy(t *testing.T, writer string, n int) (path string) {
+	path = filepath.Join(t.TempDir(), "own.jsonl")
+	prompt, completion := "package main\n\n", "func main() {\n\tprintln(1, 2, 3)\n}\n"
+	line, err := json.Marshal(map[string]any{"prompt": prompt, "completion": completion, "writer": writer,
+		"sum": corpus.RecordSum(writer, prompt, completion)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, bytes.Repeat(append(line, '\n'), n), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
 }
 
 // scaledTableInCodes writes a copy with AWQ's scales, the embedding in codes, too.
