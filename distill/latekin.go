@@ -48,8 +48,8 @@ func (l *leg) studentOf(checkpoint *safetensors.File) *modelfile.Files {
 	return &modelfile.Files{Container: held, Config: l.run.in.studentConfig}
 }
 
-// meetTexts compares the writers of the text that a resumption brought with the student of the checkpoint, for the reason
-// of meet: what that one wrote it knows. Where norms or embedding are not trained they are those of the start.
+// meetTexts compares the writers of the text that a resumption brought with the student of the checkpoint: what that
+// one wrote it knows. Where norms or embedding are not trained they are those of the start.
 func (l *leg) meetTexts(checkpoint *safetensors.File) error {
 	in := l.run.in
 	for _, s := range arch.Slots(in.studentConfig) {

@@ -44,8 +44,8 @@ func TestCacheOfItsOwnStudent(t *testing.T) {
 	}
 }
 
-// TestTextOfItsOwnStudent: a run of a new student that goes on with text which its own student wrote says so, with a teacher
-// and without; text of another model does not count.
+// TestTextOfItsOwnStudent: a run of a new student that goes on with text which its own student wrote says so, with a
+// teacher and without; text of another model does not count.
 func TestTextOfItsOwnStudent(t *testing.T) {
 	c := smallConfig(t, 40)
 	c.Steps, c.BatchSize, c.SeqLen, c.CheckpointEvery, c.ChatTemplate = 2, 1, 16, 2, "chatml"
