@@ -39,7 +39,7 @@ type Module struct {
 type Adapter struct {
 	Base    string // path or repository of the model that it was trained on, as it was recorded
 	Norms   string // identity of that model, see Identity; empty: not recorded
-	Times   string // how often that model holds the adapter, see Held; empty: not recorded
+	Times   string // how often that model holds the adapter, see holding; empty: not recorded
 	Dropout float64
 	Modules []Module
 

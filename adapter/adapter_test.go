@@ -440,36 +440,52 @@ func TestCompareWriters(t *testing.T) {
 }
 
 // An adapter is refused for a model that holds it already, whose norms are the base's, and taken for a base in codes.
-// One that is too small to be seen beside the codes' errors is not judged.
+// One that is small beside the codes' errors is seen in float32 alone, one that is small beside float32's nowhere.
 func TestMergedAlready(t *testing.T) {
 	f := open(t, base)
 	a, err := Open(goldens+"/lora/plain", f)
 	if err != nil {
 		t.Fatal(err)
 	}
-	merged := rewritten(t, func(f *modelfile.Files) error { return a.Merge(f) })
+	scaled := func(by float64) *Adapter {
+		b := *a
+		b.Modules = slices.Clone(a.Modules)
+		for i := range b.Modules {
+			b.Modules[i].Scale *= by
+		}
+		return &b
+	}
+	with := func(b *Adapter) *modelfile.Files {
+		return rewritten(t, func(f *modelfile.Files) error { return b.Merge(f) })
+	}
+	const small, tiny = 1e-3, 1e-7
 	for name, c := range map[string]struct {
 		scale float64
 		model *modelfile.Files
 		want  string
 	}{
-		"its base":             {1, f, ""},
-		"its base in 8 bits":   {1, rounded(t, f), ""},
-		"merged":               {1, merged, "was merged into"},
-		"merged and in 8 bits": {1, rounded(t, merged), "was merged into"},
-		"a small one, merged":  {1e-6, merged, ""},
+		"its base":                          {1, f, ""},
+		"its base in 8 bits":                {1, rounded(t, f), ""},
+		"merged":                            {1, with(a), "was merged into"},
+		"merged and in 8 bits":              {1, rounded(t, with(a)), "was merged into"},
+		"a small one":                       {small, f, ""},
+		"a small one, its base in 8 bits":   {small, rounded(t, f), ""},
+		"a small one, merged":               {small, with(scaled(small)), "was merged into"},
+		"a small one, merged, in 8 bits":    {small, rounded(t, with(scaled(small))), ""},
+		"a small one, another one merged":   {small, with(scaled(-3 * small)), ""},
+		"one beyond float32, merged":        {tiny, with(scaled(tiny)), ""},
+		"one beyond float32, another scale": {tiny, with(a), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := *a
-			b.Modules = slices.Clone(a.Modules)
-			for i := range b.Modules {
-				b.Modules[i].Scale *= c.scale
-			}
+			b := scaled(c.scale)
 			if err := b.Record(f); err != nil {
 				t.Fatal(err)
 			}
-			if (b.Times == "") != (c.scale < 1) {
-				t.Errorf("recorded %q", b.Times)
+			if b.Times == "" {
+				t.Error("nothing was recorded")
+			}
+			if h, err := b.held(f); err != nil || (h.ratio >= 1./3) != (c.scale < 1) {
+				t.Errorf("%+v, %v", h, err)
 			}
 			dir := filepath.Join(t.TempDir(), "a")
 			if _, err := b.SavePEFT(dir, false); err != nil {

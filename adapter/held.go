@@ -9,24 +9,63 @@ import (
 	"apr/tensor"
 )
 
-// heldRows are the rows of each matrix that Held reads.
+// heldRows are the rows of each matrix that held reads.
 const heldRows = 16
 
-// Held returns how often the matrices of f hold the adapter: Σ⟨W, D⟩ / Σ⟨D, D⟩ over the first rows of each W,
-// D = scale·B·A. It is some number for the model that the adapter was trained on, and 1 more once the adapter is
-// merged into it, which changes no norm, and so not Identity. sure is false where the adapter is so small beside W
-// that codes of a few bits, of which W may be made, hide it: an error of a tenth of W would change the number by more
-// than a thirtieth.
-func (a *Adapter) Held(f *modelfile.Files) (times float64, sure bool, err error) {
+// holding is how often the matrices of a model hold an adapter: Σ⟨W, D⟩ / Σ⟨D, D⟩ over the first rows of each
+// W, D = scale·B·A. It is some number for the model that the adapter was trained on, and 1 more once the adapter is
+// merged into it, which changes no norm, and so not Identity.
+type holding struct {
+	known    bool    // some matrix was read, and D is not zero
+	times    float64 // the number
+	ratio    float64 // by how much relative errors of 1 in W change it: the root mean square of W over |D|
+	rounding float64 // the largest relative rounding error of the types that W is stored in
+}
+
+// within returns how much the number may differ from what is expected; 0: nothing can be said. It is a quarter where
+// errors of a tenth of W, which codes of a few bits make, change the number by less than a thirtieth. A smaller
+// adapter is judged only in a model whose types change the number by less than a thousandth. If the values of W were
+// in codes before, the number is off by more, and as close as this to what is expected once in a thousand times.
+func (h holding) within() float64 {
+	if !h.known {
+		return 0
+	}
+	if h.ratio < 1./3 {
+		return 0.25
+	}
+	if t := max(1e-5, 8*h.rounding*h.ratio); t <= 1e-3 {
+		return t
+	}
+	return 0
+}
+
+// rounding is the relative rounding error of a type.
+func rounding(d tensor.DType) float64 {
+	switch d {
+	case tensor.F32:
+		return 0x1p-24
+	case tensor.F16:
+		return 0x1p-11
+	case tensor.BF16:
+		return 0x1p-9
+	}
+	return 0.1 // codes
+}
+
+// held measures how often the matrices of f hold the adapter.
+func (a *Adapter) held(f *modelfile.Files) (h holding, err error) {
 	var dot, dd, ww, n float64
 	for _, m := range a.Modules {
 		rows := min(heldRows, m.Slot.Shape[0])
 		w, err := firstRows(f, m.Slot.Name, rows, m.Slot.Shape[1])
 		if err != nil {
-			return 0, false, err
+			return h, err
 		}
 		if w == nil {
 			continue
+		}
+		if t, ok := f.File.Tensor(m.Slot.Name); ok {
+			h.rounding = max(h.rounding, rounding(t.Held().DType))
 		}
 		d := make([]float32, m.Slot.Shape[1])
 		for r := range rows {
@@ -38,9 +77,10 @@ func (a *Adapter) Held(f *modelfile.Files) (times float64, sure bool, err error)
 		}
 	}
 	if dd == 0 || n == 0 {
-		return 0, false, nil
+		return h, nil
 	}
-	return dot / dd, 3*math.Sqrt(ww/n) < math.Sqrt(dd), nil
+	h.known, h.times, h.ratio = true, dot/dd, math.Sqrt(ww/n)/math.Sqrt(dd)
+	return h, nil
 }
 
 // delta writes row r of scale·B·A.
@@ -80,10 +120,10 @@ func (a *Adapter) Record(f *modelfile.Files) (err error) {
 	if a.Norms, err = Identity(f); err != nil {
 		return err
 	}
-	times, sure, err := a.Held(f)
+	h, err := a.held(f)
 	a.Times = ""
-	if sure {
-		a.Times = strconv.FormatFloat(times, 'g', -1, 64)
+	if h.known {
+		a.Times = strconv.FormatFloat(h.times, 'g', -1, 64)
 	}
 	return err
 }
@@ -94,8 +134,8 @@ func (a *Adapter) CheckApart(path string, f *modelfile.Files) error {
 	if err != nil { // not recorded
 		return nil
 	}
-	is, sure, err := a.Held(f)
-	if err != nil || !sure || math.Abs(is-was-1) > 0.25 {
+	is, err := a.held(f)
+	if err != nil || math.Abs(is.times-was-1) >= is.within() {
 		return err
 	}
 	return fault.In(fault.Invalid, path, "was merged into %s, where it would be added a second time", f.Path).
