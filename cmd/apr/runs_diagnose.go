@@ -58,7 +58,7 @@ func (d diagnosis) Text(p *cli.Page) {
 		p.Printf("cause: %s\n", cli.Clean(d.Cause))
 	case d.RunStatus == runlog.Running:
 		p.Printf("it goes on\n")
-	default:
+	case len(d.Findings) == 0:
 		p.Printf("nothing to explain\n")
 	}
 	for _, x := range d.Findings {
