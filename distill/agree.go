@@ -233,9 +233,33 @@ func (l *leg) mayContinue(st state, from string) error {
 	if len(diff) == 0 || l.run.AllowChanged || l.run.Config.Ranks.onlyRanks(diff) {
 		return nil
 	}
-	if files := l.run.changedFiles(diff, st.Written); files != "" {
+	files := l.run.changedFiles(diff, st.Written)
+	diff = l.run.flagged(diff)
+	if files != "" {
 		diff = append([]string{"changed since it was written: " + files}, diff...)
 	}
 	return fault.In(fault.Invalid, from, "the run differs from that of the checkpoint: %s; only --allow-changed goes on", strings.Join(diff, "; ")).
 		WithHint("restore the settings, the program and the records, or --allow-changed, which records the difference").WithID("E-CKPT-004")
+}
+
+// flagged returns the differences with the flag in front where the name that is compared is none: the schedule's steps
+// and its warmup, which flags decide.
+func (r *Run) flagged(diff []string) []string {
+	steps, warmup := "--epochs", "--warmup-ratio"
+	if r.Steps > 0 {
+		steps = "--steps"
+	}
+	if r.WarmupSteps >= 0 {
+		warmup = "--warmup-steps"
+	}
+	diff = slices.Clone(diff)
+	for i, d := range diff {
+		switch key, _, _ := strings.Cut(d, " "); key {
+		case "schedule_steps":
+			diff[i] = steps + ": " + d
+		case "schedule_warmup":
+			diff[i] = warmup + ": " + d
+		}
+	}
+	return diff
 }

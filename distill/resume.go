@@ -142,7 +142,8 @@ func (l *leg) restore(out *Outcome) error {
 			return err
 		}
 		if r.AllowChanged {
-			r.obs.Message("warning: the %s goes on although this differs from the checkpoint: %s", l.name, inShort(diff))
+			r.obs.Message("warning: the %s goes on although this differs from the checkpoint: %s", l.name,
+				inShort(r.flagged(diff)))
 		}
 		if otherTeacher(diff) {
 			l.met = st.Applied
