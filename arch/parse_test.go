@@ -261,6 +261,8 @@ func TestRefused(t *testing.T) {
 		{"unknown model_type", tiny("qwen33", ""), fault.Format, `model_type "qwen33" is not supported; supported: gemma2, gemma3_text, gemma4_text, gpt_oss`, `"qwen3"`},
 		{"nested unknown", `{"model_type":"gemma3","text_config":` + tiny("gemma5_text", "") + `}`, fault.Format, `"gemma5_text" is not supported`, ""},
 		{"unknown key", "{\n" + tiny("qwen3", `"head_dimm":64`)[1:], fault.Format, `line 2, column 137: key "head_dimm" with the value 64 is not known for qwen3`, `did you mean "head_dim"`},
+		{"unknown key, two letters off", tiny("qwen3", `"heads_dims":64`), fault.Format, `key "heads_dims"`,
+			`did you mean "head_dim"`},
 		{"unknown key, nothing near", tiny("qwen3", `"zzzzzzzzzz":64`), fault.Format, `key "zzzzzzzzzz" with the value 64 is not known for qwen3`, "--allow-config-key zzzzzzzzzz"},
 		{"unknown rope key", tiny("llama", `"rope_scaling":{"rope_type":"linear","factor":2,"facto":3}`), fault.Format, `"facto"`, `"factor"`},
 		{"unknown rope type", tiny("llama", `"rope_scaling":{"rope_type":"dynamic","factor":2}`), fault.Format, `rotary embedding of type "dynamic" is not supported; supported: default, linear`, ""},

@@ -1,6 +1,7 @@
 package arch
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -34,7 +35,7 @@ var harmlessIf = map[string]bool{
 
 // unknownKey is a key that was never read.
 type unknownKey struct {
-	key, in, near string // in: of which member; near: a known key that is one edit away
+	key, in, near string // in: of which member; near: a known key that may be meant
 	at            strictjson.Value
 }
 
@@ -57,6 +58,7 @@ func (k *keys) unknown() error {
 // foreign lists the keys of the member in that were never read.
 func (k *keys) foreign(in string) (list []unknownKey) {
 	known := slices.Sorted(maps.Keys(k.seen))
+	absent := slices.DeleteFunc(slices.Clone(known), k.fields.Has)
 	for key, v := range k.obj.Members() {
 		only, conditional := harmlessIf[key]
 		is, err := v.Bool()
@@ -68,6 +70,7 @@ func (k *keys) foreign(in string) (list []unknownKey) {
 			u.near = known[i]
 		}
 		if v.Kind() != strictjson.Null || u.near != "" {
+			u.near = cmp.Or(u.near, fault.Nearest(key, absent))
 			list = append(list, u)
 		}
 	}

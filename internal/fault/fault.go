@@ -145,7 +145,8 @@ func KindOf(err error) Kind {
 func ExitCode(err error) int { return int(KindOf(err)) }
 
 // Nearest returns the candidate that word is likely a typo or a part of, else "": one that differs by underscores, hyphens, dots or
-// spaces alone; one that differs by a letter, or by two that changed places; one that begins as the other does, of the nearest length; the closest by edit distance, if it is close enough.
+// spaces alone; one that differs by a letter, or by two that changed places; one that begins as the other does, of the
+// nearest length; the closest by edit distance, if that is at most a third of the word.
 func Nearest(word string, candidates []string) string {
 	word = strings.ToLower(word)
 	for _, c := range candidates {
@@ -153,7 +154,7 @@ func Nearest(word string, candidates []string) string {
 			return c
 		}
 	}
-	near, least := "", len(word)/3+2
+	near, least := "", max(2, len(word)/3+1)
 	part, longer := "", math.MaxInt
 	for _, c := range candidates {
 		l := strings.ToLower(c)

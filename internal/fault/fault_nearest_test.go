@@ -10,6 +10,7 @@ func TestNearest(t *testing.T) {
 	flags := []string{"lr", "temperature", "help", "max-tokens", "max-seq-len", "alpha", "out"}
 	for word, want := range map[string]string{
 		"lrate": "lr", "temp": "temperature", "Temprature": "temperature", "hlep": "help", "max": "max-tokens", "l": "lr", "alhpa": "alpha", "output": "out", "zzz": "", "ou": "out",
+		"tempuretore": "temperature", "tampuretore": "", "beta": "", "sleep": "",
 	} {
 		if got := fault.Nearest(word, flags); got != want {
 			t.Errorf("%q: %q, want %q", word, got, want)

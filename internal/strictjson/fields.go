@@ -95,6 +95,25 @@ func (f *Fields) Only(known ...string) {
 	}
 }
 
+// misspelt names the member that may be meant for a key that is missing: one of nearly its length, for the names of
+// some keys are parts of others'.
+func (f *Fields) misspelt(key string) string {
+	const most = 2 // more or fewer letters
+	if len(key) < 3 {
+		return ""
+	}
+	var others []string
+	for other := range f.obj.Members() {
+		if n := len(other) - len(key); other != key && -most <= n && n <= most {
+			others = append(others, other)
+		}
+	}
+	if near := fault.Nearest(key, others); near != "" {
+		return fmt.Sprintf("; is %q misspelt?", near)
+	}
+	return ""
+}
+
 func same(v Value) (Value, error) { return v, nil }
 
 // field converts one member, or returns def; an error keeps its offset and gains the key.
@@ -105,7 +124,7 @@ func field[T any](f *Fields, key string, need bool, def T, convert func(Value) (
 	v, ok := f.obj.Get(key)
 	if !ok || v.Kind() == Null {
 		if need {
-			f.err = &Error{Missing, f.obj.Offset(), fmt.Sprintf("key %q is missing", key)}
+			f.err = &Error{Missing, f.obj.Offset(), fmt.Sprintf("key %q is missing", key) + f.misspelt(key)}
 		}
 		return def
 	}

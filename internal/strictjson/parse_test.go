@@ -201,6 +201,10 @@ func TestFields(t *testing.T) {
 		want      string
 	}{
 		{"missing", `{"a":1}`, func(f *Fields) { f.Uint("b") }, `offset 0: key "b" is missing`},
+		{"misspelt", `{"hiden_sise":1,"hidden_act":2}`, func(f *Fields) { f.Uint("hidden_size") },
+			`offset 0: key "hidden_size" is missing; is "hiden_sise" misspelt?`},
+		{"nothing like it", `{"moe_intermediate_size":1,"hidden_size":2}`, func(f *Fields) { f.Uint("intermediate_size") },
+			`offset 0: key "intermediate_size" is missing`},
 		{"null is missing", `{"b":null}`, func(f *Fields) { f.Uint("b") }, `offset 0: key "b" is missing`},
 		{"wrong type", `{"a":"1"}`, func(f *Fields) { f.Uint("a"); f.Str("a") }, `offset 5: key "a": expected a non-negative integer, found the string "1"`},
 		{"first error stays", `{"a":"1"}`, func(f *Fields) { f.Uint("b"); f.Uint("a") }, `offset 0: key "b" is missing`},
