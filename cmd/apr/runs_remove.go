@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,36 +19,73 @@ import (
 )
 
 func runsRemoveCommand() *cli.Command {
-	var dir, id string
+	var dir string
+	var ids []string
 	var yes bool
 	return &cli.Command{
-		Name: "rm", Short: "Remove a run's folder",
-		Long: "Removes the folder of a run with all that is in it, after a question: student, checkpoints, records.\n" +
-			"Only the folder of a run is removed, and only while no process writes to it. Links in it are removed,\n" +
-			"not followed. What the run exported elsewhere stays.",
-		Example: "apr runs rm mine\napr runs rm runs/mine --yes",
+		Name: "rm", Short: "Remove the folders of runs",
+		Long: "Removes the folders of runs with all that is in them, after a question: student, checkpoints, records.\n" +
+			"Nothing is removed unless all of them can be: only the folder of a run is removed, and only while no\n" +
+			"process writes to it. Links in it are removed, not followed. What the run exported elsewhere stays.",
+		Example: "apr runs rm mine\napr runs rm runs/mine runs/other --yes",
 		Exits:   append(runsExits, fault.Invalid, fault.UnsafePath),
 		Options: []cli.Option{
-			runOption(&id), runsDirOption(&dir),
+			{Name: "id", Arg: true, Required: true, Complete: runNames, Value: cli.Strings(&ids),
+				Help: "runs: their directories, or the beginnings of their names or identities"},
+			runsDirOption(&dir),
 			{Name: "yes", Short: "y", Value: cli.Bool(&yes, false), Help: "remove without asking"},
 		},
 		Run: func(ctx context.Context, e *cli.Env) (cli.Result, error) {
-			path, err := findHere(e.Settings, dir, id, "rm")
-			if err != nil {
+			var all runsRemoved
+			for _, id := range ids {
+				path, err := findHere(e.Settings, dir, id, "rm")
+				if err != nil {
+					return nil, err
+				}
+				r, err := toRemove(path)
+				if err != nil {
+					return nil, err
+				}
+				if !slices.ContainsFunc(all.Runs, func(o *runsRemoveResult) bool { return o.full == r.full }) {
+					all.Runs = append(all.Runs, r)
+				}
+			}
+			if err := all.remove(e, yes); err != nil {
 				return nil, err
 			}
-			return removeRun(e, path, yes)
+			if len(ids) == 1 {
+				return all.Runs[0], nil
+			}
+			return all, nil
 		},
 	}
 }
 
-// runsRemoveResult is the JSON of apr runs rm.
+// runsRemoved is the JSON of apr runs rm with several runs.
+type runsRemoved struct {
+	Runs []*runsRemoveResult `json:"runs"`
+}
+
+// Text says what was done.
+func (all runsRemoved) Text(p *cli.Page) {
+	if !all.Runs[0].Removed { // none was
+		p.Printf("nothing was removed\n")
+		return
+	}
+	for _, r := range all.Runs {
+		r.Text(p)
+	}
+}
+
+// runsRemoveResult is the JSON of apr runs rm with one run.
 type runsRemoveResult struct {
 	RunID   string `json:"run_id"`
 	RunDir  string `json:"run_dir"`
 	Files   int    `json:"files"`
 	Bytes   int64  `json:"size_bytes"`
 	Removed bool   `json:"removed"`
+
+	full, status string // absolute path, and what the run's record says
 }
 
 // Text says what was done.
@@ -59,15 +97,15 @@ func (r *runsRemoveResult) Text(p *cli.Page) {
 	p.Printf("removed %s: %s, %s\n", cli.Clean(r.RunDir), plural(r.Files, "file"), cli.Bytes(r.Bytes))
 }
 
-func removeRun(e *cli.Env, path string, yes bool) (cli.Result, error) {
+// toRemove returns what there is to remove of a run. A run that may not be removed, or that is running, is refused.
+func toRemove(path string) (*runsRemoveResult, error) {
 	full, err := removable(path)
 	if err != nil {
 		return nil, err
 	}
-	r := &runsRemoveResult{RunID: filepath.Base(full), RunDir: path}
-	status := "damaged"
+	r := &runsRemoveResult{RunID: filepath.Base(full), RunDir: path, full: full, status: "damaged"}
 	if record, err := runlog.ReadStatus(full); err == nil {
-		r.RunID, status = record.ID(), record.Status
+		r.RunID, r.status = record.ID(), record.Status
 	}
 	if err := r.count(full); err != nil {
 		return nil, err
@@ -76,23 +114,53 @@ func removeRun(e *cli.Env, path string, yes bool) (cli.Result, error) {
 		return nil, fault.In(fault.Invalid, path, "is running").
 			WithHint("apr runs stop %s ends it", shellWord(path)).WithID("E-RUN-045")
 	}
+	return r, nil
+}
+
+// remove asks, unless yes, and removes the folders of all runs, once it has the locks of all of them.
+func (all runsRemoved) remove(e *cli.Env, yes bool) (err error) {
 	if !yes {
-		question := fmt.Sprintf("Remove %s (%s, %s, %s)? [y/N] ", path, status, plural(r.Files, "file"), cli.Bytes(r.Bytes))
-		if yes, err = confirmed(e, question); err != nil {
-			return nil, err
-		} else if !yes {
-			return r, nil
+		if yes, err = confirmed(e, all.question()); err != nil || !yes {
+			return err
 		}
 	}
-	unlock, err := runlog.Lock(full)
-	if err != nil {
-		return nil, err
+	var unlocks []func() error
+	for _, r := range all.Runs {
+		unlock, err := runlog.Lock(r.full)
+		if err != nil {
+			for _, unlock := range unlocks {
+				err = errors.Join(err, unlock())
+			}
+			return err
+		}
+		unlocks = append(unlocks, unlock)
 	}
-	if err := errors.Join(removeFolder(full), unlock()); err != nil {
-		return nil, err
+	var failed error
+	for i, r := range all.Runs {
+		err := errors.Join(removeFolder(r.full), unlocks[i]())
+		r.Removed = err == nil
+		failed = errors.Join(failed, err)
 	}
-	r.Removed = true
-	return r, nil
+	for _, r := range all.Runs {
+		if failed != nil && r.Removed {
+			e.Log.Info("removed " + r.RunDir)
+		}
+	}
+	return failed
+}
+
+// question names all runs, and counts what is in them.
+func (all runsRemoved) question() string {
+	if len(all.Runs) == 1 {
+		r := all.Runs[0]
+		return fmt.Sprintf("Remove %s (%s, %s, %s)? [y/N] ", r.RunDir, r.status, plural(r.Files, "file"), cli.Bytes(r.Bytes))
+	}
+	var names []string
+	files, bytes := 0, int64(0)
+	for _, r := range all.Runs {
+		names, files, bytes = append(names, fmt.Sprintf("%s (%s)", r.RunDir, r.status)), files+r.Files, bytes+r.Bytes
+	}
+	return fmt.Sprintf("Remove %s: %s, %s? [y/N] ", strings.Join(names, ", "), plural(files, "file"), cli.Bytes(bytes))
 }
 
 // removable returns the absolute path of a run's folder that may be removed. Links, folders that hold other runs, and
