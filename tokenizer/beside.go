@@ -160,11 +160,15 @@ func configBeside(dir string) []string {
 // controlWord is how templates of most families write their control tokens.
 var controlWord = regexp.MustCompile(`<\|[A-Za-z0-9_]+\|>`)
 
-// ForeignTemplate says that of the control words of the chat template none is a token: it is another family's, and text that it
-// makes is cut into pieces. Empty: some are, or there are none.
+// ForeignTemplate says that of the control words of the chat template none is a token: it is another family's, and text
+// that it makes is cut into pieces. Empty: some are, or there are none, or answers end with a token all the same, as
+// Zephyr's do with </s>.
 func (t *Tokenizer) ForeignTemplate() string {
 	words := controlWord.FindAllString(t.chatTemplate, -1)
 	if len(words) == 0 || slices.ContainsFunc(t.tokens, func(k token) bool { return k.real() && slices.Contains(words, k.text) }) {
+		return ""
+	}
+	if chat := t.ownChat(); chat != nil && chat.End() != None && chat.lostMark() == "" {
 		return ""
 	}
 	return fmt.Sprintf("its chat template writes %s, and none of its control words is a token: is it another family's?", words[0])

@@ -121,6 +121,35 @@ func TestForeignTemplate(t *testing.T) {
 	}
 }
 
+// zephyr is the chat template of Zephyr 7B: its control words are no tokens of Mistral's vocabulary; </s> ends turns.
+const zephyr = "{% for message in messages %}\n{% if message['role'] == 'user' %}\n{{ '<|user|>\n' + " +
+	"message['content'] + eos_token }}\n{% elif message['role'] == 'system' %}\n{{ '<|system|>\n' + " +
+	"message['content'] + eos_token }}\n{% elif message['role'] == 'assistant' %}\n{{ '<|assistant|>\n'  + " +
+	"message['content'] + eos_token }}\n{% endif %}\n{% if loop.last and add_generation_prompt %}\n" +
+	"{{ '<|assistant|>' }}\n{% endif %}\n{% endfor %}"
+
+// A template whose control words are no tokens is another family's, unless a token ends its answers.
+func TestZephyrsTemplate(t *testing.T) {
+	tok, err := Load("../testdata/tokenizers/mistral")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for template, foreign := range map[string]bool{
+		zephyr: false,
+		strings.ReplaceAll(zephyr, "eos_token", "'<|end|>'"):                   true,
+		strings.ReplaceAll(zephyr, "eos_token", "'<|end|>'") + "{{eos_token}}": true, // at the end of the text alone
+	} {
+		contracttest.Cases(t, 1)
+		tok.chatTemplate = template
+		if said := tok.ForeignTemplate(); (said != "") != foreign {
+			t.Errorf("%q: %q", template, said)
+		}
+		if said := tok.UnendedTemplate(); (said != "") != foreign {
+			t.Errorf("%q: %q", template, said)
+		}
+	}
+}
+
 // Merges that nothing needs where a whole word is looked for first, and scores of which nothing comes first, are told.
 func TestMergesThatAreNotMissed(t *testing.T) {
 	for kind, lose := range map[string]func(*Data){

@@ -80,14 +80,22 @@ func (t *Tokenizer) nearestControl(word string) string {
 	return cmp.Or(fault.Nearest(word, all), end)
 }
 
-// UnendedTemplate is Unended of the tokenizer's own chat template. One that cannot be rendered is told in use.
-func (t *Tokenizer) UnendedTemplate() string {
+// ownChat is the tokenizer's own chat template; nil: there is none, or it cannot be rendered, which is told in use.
+func (t *Tokenizer) ownChat() *Chat {
 	if t.chatTemplate == "" {
-		return ""
+		return nil
 	}
 	chat, err := NewChatAt(t, t.chatTemplate, time.Unix(0, 0))
 	if err != nil {
-		return ""
+		return nil
 	}
-	return chat.Unended()
+	return chat
+}
+
+// UnendedTemplate is Unended of the tokenizer's own chat template.
+func (t *Tokenizer) UnendedTemplate() string {
+	if chat := t.ownChat(); chat != nil {
+		return chat.Unended()
+	}
+	return ""
 }

@@ -235,8 +235,12 @@ func loseEnd(t *testing.T, dir string) {
 	}
 }
 
-// validate, inspect and distill warn of a model's chat template whose end of an answer is no token, and name the file.
-// distill warns of the file of --chat-template alike.
+// generateX is a short job of --stage generate, but for the teacher.
+const generateX = "distill --stage generate -d prompts.jsonl -o made.jsonl --max-tokens 2 --backend cpu --force " +
+	"--teacher "
+
+// validate, inspect, distill and, in conversations, run warn of a model's chat template whose end of an answer is no
+// token, and name the file. distill and run warn of the file of --chat-template alike.
 func TestUnendedTemplateIsSaid(t *testing.T) {
 	goModels(t)
 	if err := os.CopyFS("lost", os.DirFS("teacher")); err != nil {
@@ -255,12 +259,21 @@ func TestUnendedTemplateIsSaid(t *testing.T) {
 	if err := os.WriteFile("talks.jsonl", talks, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	if err := os.WriteFile("prompts.jsonl", []byte(`{"prompt": "f"}`+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for _, tt := range []struct{ args, file string }{
 		{"validate lost", "tokenizer_config.json: line 2"}, {"inspect lost", "tokenizer_config.json: line 2"},
 		{strings.Replace(distilX, "X", "lost", 1), "tokenizer_config.json: line 2"},
 		{strings.NewReplacer("X", "teacher", "text.jsonl", "talks.jsonl").Replace(distilX) + " --chat-template other.jinja",
 			"--chat-template other.jinja: line 1"},
 		{"validate teacher", ""}, {"inspect teacher", ""},
+		{"run lost func -n 1 --chat", "tokenizer_config.json: line 2"}, {"run lost func -n 1", ""},
+		{"run teacher func -n 1 --chat --chat-template other.jinja", "--chat-template other.jinja: line 1"},
+		{"run teacher func -n 1 --chat", ""},
+		{generateX + "lost", "tokenizer_config.json: line 2"}, {generateX + "lost --chat-template none", ""},
+		{generateX + "teacher --chat-template other.jinja", "--chat-template other.jinja: line 1"},
+		{generateX + "teacher", ""},
 	} {
 		contracttest.Cases(t, 1)
 		code, text := forPeople(t, strings.Replace(tt.args, "text.jsonl", "text.jsonl.zst", 1))

@@ -189,6 +189,7 @@ func (o *distillOptions) textWriter(f *modelfile.Files, e *cli.Env) (*textWriter
 		if w.chat, template, err = corpus.Chat(tok, o.ChatTemplate, time.Now()); err != nil {
 			return nil, err
 		}
+		warnUnended(e, f, tok, o.ChatTemplate, w.chat)
 		if end := w.chat.End(); end != tokenizer.None && !slices.Contains(sampling.Stop, end) {
 			sampling.Stop = append(sampling.Stop, end)
 		}

@@ -221,7 +221,7 @@ func runRun(ctx context.Context, e *cli.Env, o *runOptions) (cli.Result, error) 
 		o.chat = true
 		e.Explain("in the chat template, as this student learned conversations; --chat-template none continues the text")
 	}
-	longest, err := o.encode(f, prompts, e.Settings.Given("max-tokens"))
+	longest, err := o.encode(e, f, prompts, e.Settings.Given("max-tokens"))
 	if err != nil {
 		return nil, err
 	}

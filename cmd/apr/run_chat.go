@@ -29,7 +29,7 @@ func (o *runOptions) talk(ctx context.Context, e *cli.Env, f *modelfile.Files, w
 	}
 	t := &talk{o: o, e: e, lines: lines, system: o.system}
 	var err error
-	if t.template, t.why, err = o.talkTemplate(f); err != nil {
+	if t.template, t.why, err = o.talkTemplate(e, f); err != nil {
 		return err
 	}
 	t.r, err = o.load(ctx, e, f, where, nil, func(dev *opened) (err error) {
@@ -47,7 +47,7 @@ func (o *runOptions) talk(ctx context.Context, e *cli.Env, f *modelfile.Files, w
 
 // talkTemplate returns the chat template; nil, and why, for a model that continues texts: it has none, or has learned
 // plain text alone.
-func (o *runOptions) talkTemplate(f *modelfile.Files) (chat *tokenizer.Chat, why string, err error) {
+func (o *runOptions) talkTemplate(e *cli.Env, f *modelfile.Files) (chat *tokenizer.Chat, why string, err error) {
 	tok, err := f.Tokenizer()
 	if err != nil {
 		return nil, "", err
@@ -63,7 +63,7 @@ func (o *runOptions) talkTemplate(f *modelfile.Files) (chat *tokenizer.Chat, why
 			return nil, "trained on plain text, --chat talks all the same", nil
 		}
 	}
-	chat, err = o.chatTemplate(tok)
+	chat, err = o.chatTemplate(e, f)
 	return chat, "", err
 }
 

@@ -130,14 +130,14 @@ func parsePrompt(line string) (string, error) {
 
 // encode turns prompts into ids, those of a conversation in its template, and returns the length of the longest. Each must
 // leave room among the positions of the model: for --max-tokens if that was given, else for one.
-func (o *runOptions) encode(f *modelfile.Files, prompts []prompt, given bool) (longest int, err error) {
+func (o *runOptions) encode(e *cli.Env, f *modelfile.Files, prompts []prompt, given bool) (longest int, err error) {
 	tok, err := f.Tokenizer()
 	if err != nil {
 		return 0, err
 	}
 	ids := func(p string) ([]int32, error) { return tok.Append(tok.Begin(nil), p, tokenizer.PlainText), nil }
 	if o.chat || o.system != "" {
-		if ids, err = o.conversation(tok); err != nil {
+		if ids, err = o.conversation(e, f); err != nil {
 			return 0, err
 		}
 	}
@@ -163,8 +163,8 @@ func (o *runOptions) encode(f *modelfile.Files, prompts []prompt, given bool) (l
 }
 
 // conversation returns how a user's turn becomes ids. The end of a turn ends the answer.
-func (o *runOptions) conversation(tok *tokenizer.Tokenizer) (func(prompt string) ([]int32, error), error) {
-	chat, err := o.chatTemplate(tok)
+func (o *runOptions) conversation(e *cli.Env, f *modelfile.Files) (func(prompt string) ([]int32, error), error) {
+	chat, err := o.chatTemplate(e, f)
 	if err != nil {
 		return nil, err
 	}
@@ -174,15 +174,30 @@ func (o *runOptions) conversation(tok *tokenizer.Tokenizer) (func(prompt string)
 }
 
 // chatTemplate parses the template; the token that ends its turns ends answers.
-func (o *runOptions) chatTemplate(tok *tokenizer.Tokenizer) (*tokenizer.Chat, error) {
+func (o *runOptions) chatTemplate(e *cli.Env, f *modelfile.Files) (*tokenizer.Chat, error) {
+	tok, err := f.Tokenizer()
+	if err != nil {
+		return nil, err
+	}
 	chat, _, err := corpus.Chat(tok, o.template, time.Now())
 	if err != nil {
 		return nil, err
 	}
+	warnUnended(e, f, tok, o.template, chat)
 	if end := chat.End(); end != tokenizer.None && !slices.Contains(o.gen.Stop, end) {
 		o.gen.Stop = append(o.gen.Stop, end)
 	}
 	return chat, nil
+}
+
+// warnUnended warns of a chat template whose end of an answer is no token: the model's own, or that of
+// --chat-template.
+func warnUnended(e *cli.Env, f *modelfile.Files, tok *tokenizer.Tokenizer, option string, chat *tokenizer.Chat) {
+	if option == "auto" {
+		warn(e, f.CheckTemplate(tok))
+	} else if said := chat.Unended(); said != "" {
+		warn(e, []string{fmt.Sprintf("--chat-template %s: %s", option, said)})
+	}
 }
 
 // withSystem puts a system message before turns, unless it is empty.

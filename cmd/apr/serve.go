@@ -167,6 +167,9 @@ func (o *serveOptions) run(ctx context.Context, e *cli.Env) (cli.Result, error) 
 	if err != nil {
 		return nil, err
 	}
+	if c.Chat != nil {
+		warnUnended(e, f, c.Tok, o.template, c.Chat)
+	}
 	dev, err := backend{name: o.backend, round: !o.exact}.openFor(ctx, e, f)
 	if err != nil {
 		return nil, err
