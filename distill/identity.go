@@ -2,6 +2,7 @@ package distill
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 
@@ -109,6 +110,26 @@ func sameFile(a, b string) bool {
 	return err == nil && os.SameFile(x, y)
 }
 
+// coarseTeacher reports whether most of the teacher's matrices are stored in blocks of no more bits than those that the
+// student is trained in.
+func (in *inputs) coarseTeacher(c Config) (bool, error) {
+	types, _, err := c.Quantize.Types(in.studentConfig)
+	if err != nil {
+		return false, err
+	}
+	coarse := 0
+	for name, to := range types {
+		w, ok := in.teacher.File.Tensor(name)
+		if ok && w.DType.IsQuantized() && w.DType.RowBytes(quantizedRow) <= to.RowBytes(quantizedRow) {
+			coarse++
+		}
+	}
+	return 2*coarse > len(types), nil
+}
+
+// quantizedRow is a length of rows that all blocks divide.
+const quantizedRow = 256
+
 // recordIdentity writes down how teacher and student are related.
 func (r *Run) recordIdentity() error {
 	k := r.in.kin
@@ -130,11 +151,20 @@ func (r *Run) recordIdentity() error {
 	}
 	kind := "decision"
 	if r.Quantize != nil && k.Relation != string(modelfile.Different) {
+		if coarse, err := r.in.coarseTeacher(r.Config); coarse || err != nil {
+			text := "the teacher is the student in blocks of no more bits than those of " + r.Quantize.Scheme +
+				": its rounding is what it teaches; give it in 16 or 32 bits"
+			r.obs.Message("warning: %s", text)
+			return errors.Join(err, r.dir.Event("warning", runlog.CoarseTeacher, k, text))
+		}
 		return r.dir.Event(kind, "teacher and student", k, "the student is the teacher in blocks of "+r.Quantize.Scheme+": "+k.Text)
 	}
 	if k.Allowed {
 		kind = "warning"
 		r.obs.Message("warning: teacher and student are related, which --allow-same-model allows: %s", k.Text)
+		if r.OnPolicy.On() && r.in.words == nil {
+			r.obs.Message("warning: no record has a teacher_prompt: the teacher reads what the student reads")
+		}
 	}
 	return r.dir.Event(kind, "teacher and student", k, k.Text)
 }

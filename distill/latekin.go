@@ -1,6 +1,10 @@
 package distill
 
 import (
+	"context"
+	"fmt"
+	"slices"
+
 	"apr/arch"
 	"apr/format/safetensors"
 	"apr/modelfile"
@@ -10,7 +14,7 @@ import (
 // meet compares the student of a checkpoint with the teachers that a resumption brought, by their embeddings: a new
 // student was compared with none, and one that was trained is no longer the one that was. Of a student whose embedding
 // is not trained the checkpoint has none, and the comparison at the start holds.
-func (l *leg) meet(checkpoint *safetensors.File) error {
+func (l *leg) meet(ctx context.Context, checkpoint *safetensors.File) error {
 	if _, ok := checkpoint.Tensor(embedding); !ok || l.teacher == nil {
 		return nil
 	}
@@ -18,6 +22,11 @@ func (l *leg) meet(checkpoint *safetensors.File) error {
 	beside := *in
 	beside.student = l.studentOf(checkpoint)
 	for i, f := range in.teachers() {
+		if in.cache == nil && l.holds(checkpoint, func(arch.Slot) bool { return true }) {
+			if err := l.meetValues(ctx, l.run.Config.Teachers()[i], f, beside.student); err != nil {
+				return err
+			}
+		}
 		beside.teacher = f
 		cosine, angles, err := beside.likenessBeside()
 		if err != nil {
@@ -48,14 +57,32 @@ func (l *leg) studentOf(checkpoint *safetensors.File) *modelfile.Files {
 	return &modelfile.Files{Container: held, Config: l.run.in.studentConfig}
 }
 
+// holds reports whether the checkpoint has those of the student's tensors that are asked for.
+func (l *leg) holds(checkpoint *safetensors.File, asked func(arch.Slot) bool) bool {
+	return !slices.ContainsFunc(arch.Slots(l.run.in.studentConfig), func(s arch.Slot) bool {
+		_, ok := checkpoint.Tensor(s.Name)
+		return !ok && asked(s)
+	})
+}
+
+// meetValues tells of a teacher that is the student of the checkpoint by its values: beside others its share hides it.
+func (l *leg) meetValues(ctx context.Context, name string, teacher, student *modelfile.Files) error {
+	k, err := modelfile.Identify(ctx, teacher, student, func(_, _ int64) {})
+	if err != nil || k.Relation == modelfile.Different {
+		return err
+	}
+	text := fmt.Sprintf("%s is the student of the checkpoint: %s", name, k.String())
+	l.run.obs.Message("warning: %s", text)
+	return l.run.dir.Event("warning", runlog.TeacherIsStudent, map[string]any{"teacher": name, "leg": l.name,
+		"relation": k.Relation, "rounding": k.Rounding}, text)
+}
+
 // meetTexts compares the writers of the text that a resumption brought with the student of the checkpoint: what that
 // one wrote it knows. Where norms or embedding are not trained they are those of the start.
 func (l *leg) meetTexts(checkpoint *safetensors.File) error {
 	in := l.run.in
-	for _, s := range arch.Slots(in.studentConfig) {
-		if _, ok := checkpoint.Tensor(s.Name); !ok && (s.Role == arch.Norm || s.Name == embedding) {
-			return nil
-		}
+	if !l.holds(checkpoint, func(s arch.Slot) bool { return s.Role == arch.Norm || s.Name == embedding }) {
+		return nil
 	}
 	before := in.written
 	if err := in.compareWriters(l.run.Config, l.studentOf(checkpoint)); err != nil {

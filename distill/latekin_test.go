@@ -81,3 +81,30 @@ func TestTextOfItsOwnStudent(t *testing.T) {
 		}
 	}
 }
+
+// TestEnsembleWithItsOwnStudent: a run that goes on beside two teachers, one of them its own student, is told by values
+// whatever the mixture says; beside two others it is not.
+func TestEnsembleWithItsOwnStudent(t *testing.T) {
+	c := tinyConfig(t)
+	c.Steps, c.CheckpointEvery = 2, 2
+	for name, more := range map[string]string{"its student": "", "another": untrained(t, 3)} {
+		contracttest.Cases(t, 1)
+		c := in(t, c)
+		mustRun(t, c, 0)
+		own := more == ""
+		if own {
+			more = filepath.Join(c.Output, "student.apr")
+		}
+		c.Ensemble = Ensemble{More: []string{more}, Weights: []float64{0.5, 0.5}}
+		c.Steps, c.Resume, c.AllowChanged = 3, ResumeAuto, true
+		_, q, err := runOnce(t, c, 0, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := toldBy(t, c.Output, q)
+		if r.event(runlog.TeacherIsStudent) != own || hasFinding(r.findings, "copy") != own ||
+			strings.Contains(r.said, "is the student of the checkpoint") != own {
+			t.Errorf("%s: %s; %+v", name, r.said, r.findings.Findings)
+		}
+	}
+}

@@ -57,7 +57,7 @@ func (l *leg) train(ctx context.Context, out *Outcome) (err error) {
 	}
 	defer func() { err = errors.Join(err, l.free()) }()
 	defer func() { err = errors.Join(err, l.recordLoads(), l.recordMemory(), l.recordTaught()) }()
-	if err := l.restore(out); err != nil {
+	if err := l.restore(ctx, out); err != nil {
 		return err
 	}
 	if err := l.share(); err != nil {

@@ -8,6 +8,7 @@ import (
 	"apr/device"
 	"apr/internal/fault"
 	"apr/model"
+	runlog "apr/run/log"
 	"apr/teacher"
 )
 
@@ -129,7 +130,7 @@ func (r *Run) recordWords(student *model.Model) error {
 	reason := fmt.Sprintf("of %d of %d documents the teacher reads the teacher_prompt, and the student the prompt; "+
 		"positions of the reply are matched one to one", n, len(r.in.train.Docs))
 	r.obs.Message("%s", reason)
-	return r.dir.Event("decision", "words of the teacher's own", map[string]any{
+	return r.dir.Event("decision", runlog.WordsOfTeacher, map[string]any{
 		"documents": n, "of": len(r.in.train.Docs), "teacher_positions": r.in.words.seqLen, "student_positions": r.SeqLen,
 	}, reason)
 }

@@ -139,6 +139,9 @@ func TestPrivileged(t *testing.T) {
 		}
 	}
 	events, err := os.ReadFile(filepath.Join(c.Output, "events.jsonl"))
+	if r := toldBy(t, c.Output, q); hasFinding(r.findings, "degenerate") || strings.Contains(r.said, "no record has") {
+		t.Errorf("words to learn from: %s; %+v", r.said, r.findings.Findings)
+	}
 	if err != nil || !strings.Contains(string(events),
 		`"name":"words of the teacher's own","detail":{"documents":2,"of":3`) {
 		t.Errorf("the words are not recorded (%v): %s", err, events)
@@ -153,8 +156,12 @@ func TestPrivileged(t *testing.T) {
 	}
 	plain := privilegedConfig(t, `{"prompt": "func", "completion": "x"}`)
 	plain.Steps = 1
-	if out, _, err = runOnce(t, plain, 2, 0); err != nil || out.InitialLoss > 1e-6 {
+	if out, q, err = runOnce(t, plain, 2, 0); err != nil || out.InitialLoss > 1e-6 {
 		t.Errorf("the same words: divergence %g, %v", out.InitialLoss, err)
+	}
+	if r := toldBy(t, plain.Output, q); !hasFinding(r.findings, "degenerate") ||
+		!strings.Contains(r.said, "warning: no record has a teacher_prompt") {
+		t.Errorf("the same words: %s; %+v", r.said, r.findings.Findings)
 	}
 	contracttest.Cases(t, 3)
 }

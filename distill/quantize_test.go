@@ -184,18 +184,37 @@ func sameBlocks(t *testing.T, when string, got, want [][]byte) {
 	}
 }
 
+// q8 has all matrices in Q8_0.
+func q8(a arch.Config) (map[string]tensor.DType, []string, error) {
+	types := map[string]tensor.DType{}
+	for _, s := range arch.Slots(a) {
+		if len(s.Shape) == 2 {
+			types[s.Name] = tensor.Q8_0
+		}
+	}
+	return types, nil, nil
+}
+
+// TestCoarseTeacher: a teacher that is the student in blocks as coarse as the student's teaches its rounding, which is
+// told; one in 16 bits does not.
+func TestCoarseTeacher(t *testing.T) {
+	const student = "../testdata/models/gosrc"
+	for teacher, told := range map[string]bool{student: false, student + "-q4_k_m.gguf": true} {
+		contracttest.Cases(t, 1)
+		r := oneStep(t, func(c *Config) {
+			from(student)(c)
+			c.Teacher, c.Quantize = teacher, &Quantize{Scheme: "q8_0", Types: q8}
+		})
+		if r.event(runlog.CoarseTeacher) != told || hasFinding(r.findings, "coarse-teacher") != told ||
+			strings.Contains(r.said, "its rounding is what it teaches") != told {
+			t.Errorf("%s: %s; %+v", teacher, r.said, r.findings.Findings)
+		}
+	}
+}
+
 // A student that is its teacher has in blocks what rounding took to learn; one that was in these blocks before has
 // nothing, which is told as an event and a finding.
 func TestBlocksThatChangeNothing(t *testing.T) {
-	q8 := func(a arch.Config) (map[string]tensor.DType, []string, error) {
-		types := map[string]tensor.DType{}
-		for _, s := range arch.Slots(a) {
-			if len(s.Shape) == 2 {
-				types[s.Name] = tensor.Q8_0
-			}
-		}
-		return types, nil, nil
-	}
 	rounded := changedCopy(t, tensor.F32, func(_ string, cols int, v []float32) {
 		if cols < len(v) {
 			raw := make([]byte, len(v)/32*tensor.Q8_0.BlockBytes())

@@ -1,6 +1,7 @@
 package distill
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -108,7 +109,7 @@ func (r *Run) checkResume() error {
 const ResumedWithChanges = "resumed with changes"
 
 // restore continues from the leg's checkpoint if the run is a resumed one.
-func (l *leg) restore(out *Outcome) error {
+func (l *leg) restore(ctx context.Context, out *Outcome) error {
 	r := l.run
 	l.saved.step = -1
 	if r.Resume == "" {
@@ -147,7 +148,7 @@ func (l *leg) restore(out *Outcome) error {
 		}
 		if otherTeacher(diff) {
 			l.met = st.Applied
-			if err := l.meet(f); err != nil {
+			if err := l.meet(ctx, f); err != nil {
 				return err
 			}
 		}

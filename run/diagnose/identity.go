@@ -38,6 +38,16 @@ func copies(r *records) (out []Finding) {
 				Cause:   "the student's weights were in these blocks already: there is nothing to learn", Fatal: true,
 				Evidence: []Evidence{e.evidence()}, at: e.Time, Advice: "give the model that was quantised, or other blocks"})
 		}
+		if e.Kind == "warning" && e.Name == runlog.TeacherIsStudent {
+			out = append(out, Finding{ID: "copy", Symptom: "the run went on with its own student for a teacher",
+				Cause: "nothing can be learned from it: " + e.Reason, Evidence: []Evidence{e.evidence()}, at: e.Time,
+				Advice: "give another teacher"})
+		}
+		if e.Kind == "warning" && e.Name == runlog.CoarseTeacher {
+			out = append(out, Finding{ID: "coarse-teacher", Symptom: "the teacher is the student in blocks as coarse as the " +
+				"student's", Cause: e.Reason, Evidence: []Evidence{e.evidence()}, at: e.Time,
+				Advice: "give the teacher in 16 or 32 bits"})
+		}
 		if e.Kind != "warning" || e.Name != runlog.FirstStepEqual {
 			continue
 		}

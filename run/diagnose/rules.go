@@ -173,8 +173,10 @@ func (r *records) inBlocks() bool {
 func degenerate(r *records) (out []Finding) {
 	steps := finite(r.steps, "student")
 	taught := len(steps) == 0 || slices.ContainsFunc(steps, func(s step) bool { return s.kl != nil })
-	// However few steps there are; text alone is no teacher, and a student in blocks has what rounding took to learn.
-	if sum, same := r.sameModel(); same && taught && !r.inBlocks() {
+	// However few steps there are; text alone is no teacher, a student in blocks has what rounding took to learn, and one
+	// whose teacher reads other words has these.
+	otherWords := slices.ContainsFunc(r.events, func(e event) bool { return e.Name == runlog.WordsOfTeacher })
+	if sum, same := r.sameModel(); same && taught && !r.inBlocks() && !otherWords {
 		proof := r.find(r.run.Settings, sum)
 		if len(steps) > 0 {
 			proof = append(proof, ends(steps)...)

@@ -41,6 +41,15 @@ const EmbeddingAgrees = "embedding_agrees"
 // BlocksChangeNothing is the name of the event of a quantisation-aware run whose student was in its blocks before.
 const BlocksChangeNothing = "blocks change nothing"
 
+// CoarseTeacher is the name of the event of a quantisation-aware run whose teacher is the student in blocks of no more bits.
+const CoarseTeacher = "the teacher's blocks are as coarse"
+
+// TeacherIsStudent is the name of the event of a run that goes on with a teacher that has the student's values.
+const TeacherIsStudent = "a teacher is the student"
+
+// WordsOfTeacher is the name of the event of a run whose teacher reads other words than the student.
+const WordsOfTeacher = "words of the teacher's own"
+
 // HeldOutText is the name of the record of the text that a run was scored on.
 const HeldOutText = "held-out text"
 
