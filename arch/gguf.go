@@ -48,6 +48,7 @@ func FromGGUF(path string, g GGUF) (Config, error) {
 	r.arch = name + "."
 	keys := r.config(f)
 	r.unread()
+	r.layout(f)
 	if r.err != nil {
 		return Config{}, r.err
 	}
@@ -218,7 +219,7 @@ var changing = map[string][]any{
 	"attention.causal": {true}, "attention.clamp_kqv": {0.}, "attention.max_alibi_bias": {0.}, "attention.scale": {0.},
 	"attention.output_scale": {0., 1.}, "attention.temperature_scale": {0.}, "attn_logit_softcapping": {0.}, "embedding_scale": {0., 1.},
 	"expert_count": {0.}, "expert_gating_func": {0., 1.}, "expert_group_count": {0., 1.}, "expert_shared_count": {0.},
-	"expert_weights_scale": {0., 1.}, "final_logit_softcapping": {0.}, "logit_scale": {0., 1.}, "residual_scale": {0., 1.},
+	"expert_weights_norm": {true}, "expert_weights_scale": {0., 1.}, "final_logit_softcapping": {0.}, "logit_scale": {0., 1.}, "residual_scale": {0., 1.},
 	"rope.scaling.alpha": {0., 1.}, "router_logit_softcapping": {0.}, "swiglu_clamp_exp": {0.}, "swin_norm": {false}, "use_parallel_residual": {false},
 }
 
@@ -235,6 +236,20 @@ func (r *ggufReader) unread() {
 		}
 		if !slices.Contains(changing[name], v) {
 			r.refuse(key, "%v is not supported for this architecture", v)
+		}
+	}
+}
+
+// layout refuses what a file says of its rows if that is not how files of the architecture have them: rotated rows side by
+// side in pairs, as Meta's first files had, or as the model was published.
+func (r *ggufReader) layout(f *family) {
+	key, want := r.arch+"tensor_data_layout", "reference"
+	if f.stored.pairs {
+		want = "Meta AI original pth"
+	}
+	if r.has(key) {
+		if got := r.str(key); got != want {
+			r.refuse(key, "%q contradicts the architecture, whose files have %q", got, want)
 		}
 	}
 }

@@ -298,8 +298,14 @@ func (k *keys) windows(c *Config, window, pattern int) []string {
 	if !k.flag("use_sliding_window", true) && n > 0 {
 		k.fail("use_sliding_window", "transformers does not read the key for this family, whose layers have a window of %d; sliding_window null is none", n)
 	}
+	if n == 0 && k.has("sliding_window") && !k.null("sliding_window") {
+		k.fail("sliding_window", "0 is no window; null says that layers have none")
+	}
 	types := k.layerTypes(len(c.Layers), pattern, slidingType)
 	for i, t := range types {
+		if pattern > 0 && k.has("layer_types") && t == slidingType && n == 0 {
+			k.fail("layer_types", "layer %d is of type %q, and sliding_window is null", i, t)
+		}
 		if pattern == 0 && k.has("layer_types") && (t == slidingType) != (n > 0) {
 			k.fail("layer_types", "layer %d is of type %q; transformers does not read the key for this family, and sliding_window is %d for all layers", i, t, n)
 		}
