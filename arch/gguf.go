@@ -240,8 +240,8 @@ func (r *ggufReader) unread() {
 	}
 }
 
-// layout refuses what a file says of its rows if that is not how files of the architecture have them: rotated rows side by
-// side in pairs, as Meta's first files had, or as the model was published.
+// layout refuses what a file says of its rows if that is not how files of the architecture have them: rotated rows
+// side by side in pairs, as Meta's first files had, or as the model was published.
 func (r *ggufReader) layout(f *family) {
 	key, want := r.arch+"tensor_data_layout", "reference"
 	if f.stored.pairs {

@@ -66,7 +66,7 @@ func TestGGUFRefused(t *testing.T) {
 		{"value length", qwen3, func(v virtualGGUF) { v.keys["qwen3.attention.value_length"] = uint32(64) }, fault.Format, "64 is not the head dimension 128"},
 		{"window", qwen3, func(v virtualGGUF) { v.keys["qwen3.attention.sliding_window"] = uint32(64) }, fault.Format, "a window of 64"},
 		{"rows in pairs", qwen3, func(v virtualGGUF) { v.keys["qwen3.tensor_data_layout"] = "Meta AI original pth" },
-			fault.Format, `key "qwen3.tensor_data_layout": "Meta AI original pth" contradicts the architecture, whose files have "reference"`},
+			fault.Format, `key "qwen3.tensor_data_layout": "Meta AI original pth" contradicts the architecture`},
 		{"weights of experts", qwen3, func(v virtualGGUF) { v.keys["qwen3.expert_weights_norm"] = false },
 			fault.Format, `key "qwen3.expert_weights_norm": false is not supported`},
 		{"rope type", qwen3, func(v virtualGGUF) { v.keys["qwen3.rope.scaling.type"] = "ntk" }, fault.Format, `rotary embedding of type "ntk"`},

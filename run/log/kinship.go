@@ -41,7 +41,8 @@ const EmbeddingAgrees = "embedding_agrees"
 // BlocksChangeNothing is the name of the event of a quantisation-aware run whose student was in its blocks before.
 const BlocksChangeNothing = "blocks change nothing"
 
-// CoarseTeacher is the name of the event of a quantisation-aware run whose teacher is the student in blocks of no more bits.
+// CoarseTeacher is the name of the event of a quantisation-aware run whose teacher is the student in blocks of no more
+// bits.
 const CoarseTeacher = "the teacher's blocks are as coarse"
 
 // TeacherIsStudent is the name of the event of a run that goes on with a teacher that has the student's values.
