@@ -43,8 +43,11 @@ func TestContradictions(t *testing.T) {
 		{"mistral's layers", tiny("mistral", `"layer_types":[`+full+`]`), `key "layer_types": layer 0 is of type "full_attention"; transformers does not read the key for this family, and sliding_window is 4096`},
 		{"mistral's layers without a window", tiny("mistral", `"sliding_window":null,"layer_types":[`+full+`]`), ""},
 		{"ministral's layers", tiny("ministral3", `"layer_types":[`+strings.Replace(full, "full", "sliding", 1)+`]`), `layer 0 is of type "sliding_attention"`},
-		{"gemma's layers without a window", tiny("gemma3_text", `"sliding_window":null,"layer_types":[`+
-			strings.Replace(full, "full", "sliding", 1)+`]`), `key "layer_types": layer 0 is of type "sliding_attention", and sliding_window is null`},
+		{
+			"gemma's layers without a window",
+			tiny("gemma3_text", `"sliding_window":null,"layer_types":[`+strings.Replace(full, "full", "sliding", 1)+`]`),
+			`key "layer_types": layer 0 is of type "sliding_attention", and sliding_window is null`,
+		},
 		{"olmo's window of 0", tiny("olmo3", `"sliding_window":0`), `key "sliding_window": 0 is no window`},
 		{"mistral's window of 0", tiny("mistral", `"sliding_window":0`), `key "sliding_window": 0 is no window`},
 		{"qwen3's layers", tiny("qwen3", `"layer_types":[`+strings.Replace(full, "full", "sliding", 1)+`]`), "layer 0 is of type \"sliding_attention\", and use_sliding_window is false"},
