@@ -219,7 +219,7 @@ var changing = map[string][]any{
 	"attention.causal": {true}, "attention.clamp_kqv": {0.}, "attention.max_alibi_bias": {0.}, "attention.scale": {0.},
 	"attention.output_scale": {0., 1.}, "attention.temperature_scale": {0.}, "attn_logit_softcapping": {0.}, "embedding_scale": {0., 1.},
 	"expert_count": {0.}, "expert_gating_func": {0., 1.}, "expert_group_count": {0., 1.}, "expert_shared_count": {0.},
-	"expert_weights_norm": {true},
+	"expert_weights_norm":  {true},
 	"expert_weights_scale": {0., 1.}, "final_logit_softcapping": {0.}, "logit_scale": {0., 1.}, "residual_scale": {0., 1.},
 	"rope.scaling.alpha": {0., 1.}, "router_logit_softcapping": {0.}, "swiglu_clamp_exp": {0.}, "swin_norm": {false}, "use_parallel_residual": {false},
 }
