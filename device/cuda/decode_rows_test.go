@@ -51,7 +51,10 @@ func TestDecodeRows(t *testing.T) {
 		blocks                       string // of an emulated device
 		layers, rows, kept, position int
 		norms                        bool
-	}{{"5", 3, 2, 2, 37, false}, {"5", 6, 4, 4, 5, true}, {"16", 3, 3, 1, 0, false}, {"6", 3, 4, 4, 37, true}, {"5", 3, 3, 2, 766, false}} {
+	}{
+		{"5", 3, 2, 2, 37, false}, {"16", 6, 2, 1, 11, true}, {"5", 3, 2, 2, 767, false},
+		{"5", 6, 4, 4, 5, true}, {"16", 3, 3, 1, 0, false}, {"6", 3, 4, 4, 37, true}, {"5", 3, 3, 2, 766, false},
+	} {
 		t.Run(fmt.Sprintf("%d layers, %d of %d from %d, norms %v", c.layers, c.kept, c.rows, c.position, c.norms), func(t *testing.T) {
 			t.Setenv("APR_EMULATOR_MULTIPROCESSORS", c.blocks)
 			b := &decodeBench{t: t, rng: rand.New(rand.NewPCG(7, 8)), d: open(t, cuda.Options{})}

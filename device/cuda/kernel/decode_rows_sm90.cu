@@ -4,7 +4,9 @@
 //
 // Tensor cores multiply a group of 32 columns of a tile by four rows of x at a time, whose parts hi and lo are the
 // eight columns of the matrix B: lane 4g + t gets the sums of rows g and g+8 for row t of x. What decode_layers.cuh
-// adds up in four lanes, this lane adds up in four sums, in the same order.
+// adds up in four lanes, this lane adds up in four sums, in the same order. Two rows leave half of the columns of B to
+// other groups: lane 4g + t gets the sums for row t%2 of a group of the first half of the span's columns or, if t > 1,
+// of one of the second half, and so has half of the scales and sums. B has zeros for groups of the other half.
 //
 // x of down has too many columns to stand in shared memory for several rows, and a warp needs those of its spans alone.
 // It comes as codes, a span at a time: the block that has a group of 32 columns rounds it, once for all.
@@ -14,9 +16,10 @@
 constexpr u32 MOST_ROWS = 4; // of x
 
 // How 256 values of four rows of x stand in shared memory: four planes, of which plane j has what lane 4g + t holds of
-// B for groups 2j and 2j+1 at 16·(4g + t), g being twice the row, and one more for lo; then for each plane and row the
-// powers of two and the sums of both groups, 16 bytes; then, so too, the sums of first halves and those of second
-// halves. Planes are as far apart as keeps lanes that write different ones at different banks.
+// B for groups 2j and 2j+1 at 16·(4g + t), g being twice the row, and one more for lo, and of two rows in planes 2 and 3
+// four more, with zeros where no row stands; then for each plane and row the powers of two and the sums of both groups,
+// 16 bytes; then, so too, the sums of first halves and those of second halves. Planes are as far apart as keeps lanes
+// that write different ones at different banks.
 constexpr u32 LISTS_4X = 3 * 512 + 80 + 512, HALVES_4X = LISTS_4X + 256, SPAN_4X = HALVES_4X + 256;
 APR_DEVICE u32 plane_4x(u32 j) { return 512 * j + 16 * (j & 1) + 64 * (j >> 1); }
 
@@ -31,9 +34,10 @@ struct PassArgs : DecodeArgs { // x [rows, hidden]; y [kept, hidden], of the las
     i64 x_stride, y_stride;        // elements
     u32 rows, kept;
     float inv_d;
-    float two23; // 2²³. The assembler does not know it, and so keeps it in a register: see with_byte
+    float two23;   // 2²³. The assembler does not know it, and so keeps it in a register: see with_byte
+    u32 minus_one; // nor does it know this one: see Columns<RowsQ4K>
 };
-static_assert(sizeof(PassArgs) == 208, "as in decode_rows_sm90.go");
+static_assert(sizeof(PassArgs) == 216, "as in decode_rows_sm90.go");
 
 // lane_here and warp_here are lane() and warp(): what is computed from them stays where it is written, and takes no
 // register elsewhere.
@@ -62,13 +66,18 @@ struct PassExchange {
     }
 };
 
-// round_row rounds 256 values of row `row` of four to their place at x. A lane has 8 of them.
-APR_DEVICE void round_row(u8 *x, u32 row, u32x4 v) {
+// round_row rounds 256 values of row `row` of ROWS, two or four, to their place at x. Lane l has 8 of them.
+template <u32 ROWS> APR_DEVICE void round_row(u8 *x, u32 row, u32 l, u32x4 v) {
     Rounded r = round8(v);
     r.sum += shfl_xor(r.sum, 1);
     const i32 rest = shfl_xor(r.sum, 2);
-    const u32 l = lane_here(), group = l / 4, k = l % 4, j = group / 2, e = group % 2;
+    const u32 group = l / 4, k = l % 4, j = group / 2, e = group % 2;
     u32 *to = (u32 *)(x + plane_4x(j) + 128 * row + 32 * (k & 1)) + 2 * e + (k >> 1);
+    if (ROWS == 2) {
+        u32 *zeros = to + 64 * (1 - j / 2);
+        to += 64 * (j / 2);
+        zeros[0] = 0, zeros[4] = 0, zeros[16] = 0, zeros[20] = 0;
+    }
     to[0] = r.hi[0], to[4] = r.hi[1], to[16] = r.lo[0], to[20] = r.lo[1];
     if (k > 0) return;
     float *list = (float *)(x + LISTS_4X + 64 * j + 16 * row) + e, *halves = list + (HALVES_4X - LISTS_4X) / 4;
@@ -80,21 +89,49 @@ APR_DEVICE void round_row(u8 *x, u32 row, u32x4 v) {
 // be n: if 2²³ were one, each n would take an instruction to come to a register.
 APR_DEVICE float with_byte(u32 v, u32 n, u32 two23) { return from_bits(byte_perm(v, two23, 0x7440 + n)); }
 
+// elected is true for one lane of a warp, all of which take part. Unlike lane() == 0 the assembler knows that it is one,
+// and makes no loop over lanes of what only a warp does.
+#ifdef APR_HOST
+APR_DEVICE bool elected() { return sync_warp(), lane() == 0; }
+#else
+APR_DEVICE bool elected() {
+    u32 r;
+    asm volatile("{ .reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p; }" : "=r"(r));
+    return r;
+}
+#endif
+
+// PassFeed is Feed whose copies are begun by a lane that the assembler knows.
+struct PassFeed : Feed {
+    APR_METHOD void fill(const Model &m, const Ring &ring) {
+        const bool mine = elected();
+        const u32 low = shfl((u32)(u64)from, (int)at), high = shfl((u32)((u64)from >> 32), (int)at), bytes = shfl(size, (int)at);
+        if (mine && bytes > 0) copy_bulk(ring.filled(), ring.slot(), (const u8 *)((u64)high << 32 | low), bytes);
+        if (++at == 32) describe(m);
+    }
+};
+
 // Columns is what lanes read of a tile's span of a type: codes as the operand A of groups 2j and 2j+1, and their
-// scales.
-template <class B> struct PairColumns {
-    u32 scale[2][2], minimum[2][2]; // codes of rows g and g+8, those of groups 0 … 3 and 4 … 7
+// scales: of groups 0 … 3 and 4 … 7 or, of two rows, of those of the lane's half.
+template <class B, u32 ROWS> struct PairColumns {
+    u32 scale[2][ROWS / 2], minimum[2][ROWS / 2]; // codes of rows g and g+8
     float d[2], dmin[2];
     u32 two23;
     APR_METHOD PairColumns(const u8 *span, u32 l, u32 two23) : two23(two23) {
         UNROLL for (u32 r = 0; r < 2; r++) {
             const u32x4 head = load16(span + B::bytes * ((l >> 2) + 8 * r));
-            scale[r][0] = head[1] & 0x3f3f3f3fu, scale[r][1] = (head[3] & 0x0f0f0f0fu) | (head[1] >> 2 & 0x30303030u);
-            minimum[r][0] = head[2] & 0x3f3f3f3fu, minimum[r][1] = (head[3] >> 4 & 0x0f0f0f0fu) | (head[2] >> 2 & 0x30303030u);
+            if constexpr (ROWS == 2) {
+                const u32 second = l & 2;
+                scale[r][0] = ((second ? head[3] : head[1]) & 0x0f0f0f0fu) | (head[1] >> second & 0x30303030u);
+                minimum[r][0] = ((second ? head[3] >> 4 : head[2]) & 0x0f0f0f0fu) | (head[2] >> second & 0x30303030u);
+            } else {
+                scale[r][0] = head[1] & 0x3f3f3f3fu, scale[r][1] = (head[3] & 0x0f0f0f0fu) | (head[1] >> 2 & 0x30303030u);
+                minimum[r][0] = head[2] & 0x3f3f3f3fu, minimum[r][1] = (head[3] >> 4 & 0x0f0f0f0fu) | (head[2] >> 2 & 0x30303030u);
+            }
             d[r] = from_f16((u16)head[0]), dmin[r] = from_f16((u16)(head[0] >> 16));
         }
     }
-    // scales are those of group c, exact as in pair_scales.
+    // scales are those of group c of those that the lane has, exact as in pair_scales.
     APR_METHOD void scales(float &s, float &off, u32 r, u32 c) const {
         s = fma_rn(d[r], with_byte(scale[r][c / 4], c % 4, two23), -8388608.0f * d[r]);
         off = fma_rn(dmin[r], with_byte(minimum[r][c / 4], c % 4, two23), -8388608.0f * dmin[r]);
@@ -104,22 +141,25 @@ template <class B> struct PairColumns {
 // mma_us.
 APR_DEVICE const u8 *pieces_at(const u8 *span, u32 l, u32 pitch) { return span + pitch * (l & 15) + 16 * (l >> 4); }
 
-template <class B> struct Columns;
-template <> struct Columns<RowsQ4K> : PairColumns<RowsQ4K> {
+template <class B, u32 ROWS> struct Columns;
+template <u32 ROWS> struct Columns<RowsQ4K, ROWS> : PairColumns<RowsQ4K, ROWS> {
     static constexpr float of_odd = 0.0625f; // codes of odd groups are 16 times theirs
     const u8 *at;
-    APR_METHOD Columns(const u8 *span, u32 l, u32 two23) : PairColumns(span, l, two23), at(pieces_at(span, l, RowsQ4K::bytes) + 16) {}
+    u32 minus_one;
+    APR_METHOD Columns(const u8 *span, u32 l, const PassArgs &a) : PairColumns<RowsQ4K, ROWS>(span, l, bits(a.two23)), at(pieces_at(span, l, RowsQ4K::bytes) + 16), minus_one(a.minus_one) {}
+    // codes of odd groups are what even ones leave of the words. With two rows multipliers subtract them, which have
+    // time, where what does operations of bits has none.
     APR_METHOD void codes(u32 (&low)[4], u32 (&high)[4], u32 j) const {
         u32 w[4];
         ldmatrix4(w, at + 32 * j);
-        UNROLL for (u32 i = 0; i < 4; i++) low[i] = w[i] & 0x0f0f0f0fu, high[i] = w[i] & 0xf0f0f0f0u;
+        UNROLL for (u32 i = 0; i < 4; i++) low[i] = w[i] & 0x0f0f0f0fu, high[i] = ROWS == 2 ? low[i] * minus_one + w[i] : w[i] & 0xf0f0f0f0u;
     }
 };
-template <> struct Columns<RowsQ5K> : PairColumns<RowsQ5K> {
+template <u32 ROWS> struct Columns<RowsQ5K, ROWS> : PairColumns<RowsQ5K, ROWS> {
     static constexpr float of_odd = 1;
     const u8 *at;
     u32 fifth[4];
-    APR_METHOD Columns(const u8 *span, u32 l, u32 two23) : PairColumns(span, l, two23), at(pieces_at(span, l, RowsQ5K::bytes) + 48) { ldmatrix4(fifth, at - 32); }
+    APR_METHOD Columns(const u8 *span, u32 l, const PassArgs &a) : PairColumns<RowsQ5K, ROWS>(span, l, bits(a.two23)), at(pieces_at(span, l, RowsQ5K::bytes) + 48) { ldmatrix4(fifth, at - 32); }
     APR_METHOD void codes(u32 (&low)[4], u32 (&high)[4], u32 j) const {
         u32 w[4];
         ldmatrix4(w, at + 32 * j);
@@ -130,11 +170,11 @@ template <> struct Columns<RowsQ5K> : PairColumns<RowsQ5K> {
     }
 };
 // Of Q6_K groups 4h … 4h+3 have their upper bits together, and halves of a group have scales.
-template <> struct Columns<RowsQ6K> {
+template <u32 ROWS> struct Columns<RowsQ6K, ROWS> {
     const u8 *at, *codes_at;
     float d[2];
     u32 two23;
-    APR_METHOD Columns(const u8 *span, u32 l, u32 two23) : at(pieces_at(span, l, 192)), codes_at(span + 192 * TILE + 16 * (l >> 2)), two23(two23) {
+    APR_METHOD Columns(const u8 *span, u32 l, const PassArgs &a) : at(pieces_at(span, l, 192)), codes_at(span + 192 * TILE + 16 * (l >> 2)), two23(bits(a.two23)) {
         UNROLL for (u32 r = 0; r < 2; r++) d[r] = from_f16(*(const u16 *)(span + 208 * TILE + 2 * ((l >> 2) + 8 * r)));
     }
     APR_METHOD void words(u32 (&q)[2][4], u32 (&upper)[4], u32 h) const {
@@ -148,27 +188,38 @@ template <> struct Columns<RowsQ6K> {
 };
 
 // times_x adds to acc the products of a span with x, whose digits have a base: acc[r][t] is what lane t of a row of
-// decode_layers.cuh adds up.
-template <class B> APR_DEVICE void times_x(float (&acc)[2][4], const u8 *span, const u8 *x, i32 base, u32 two23) {
+// decode_layers.cuh adds up or, of two rows, lane 2h + t, h being the lane's half of the columns.
+template <class B, u32 ROWS> APR_DEVICE void times_x(float (&acc)[2][ROWS], const u8 *span, const u8 *x, i32 base, const PassArgs &a) {
+    constexpr u32 HALVES = ROWS / 2, TOGETHER = 2 / HALVES; // of the columns, those that a lane has; whose products are one
     const u32 l = lane_here();
-    const Columns<B> columns(span, l, two23);
-    const u8 *lists = x + LISTS_4X + 16 * (l & 3);
+    const Columns<B, ROWS> columns(span, l, a);
+    const u32 own = ROWS == 2 ? l >> 1 & 1 : 0;
+    const u8 *lists = x + LISTS_4X + 16 * (l & (ROWS - 1)) + 128 * own;
     if constexpr (B::halves) {
-        UNROLL for (u32 h = 0; h < 2; h++) {
-            u32 q[2][4], upper[4];
-            columns.words(q, upper, h);
-            const u32x2 codes[2] = {*(const u32x2 *)(columns.codes_at + 8 * h), *(const u32x2 *)(columns.codes_at + 128 + 8 * h)};
+        UNROLL for (u32 h = 0; h < HALVES; h++) {
+            u32 q[TOGETHER][2][4], upper[TOGETHER][4];
+            UNROLL for (u32 n = 0; n < TOGETHER; n++) columns.words(q[n], upper[n], h + n);
+            const u8 *of_scales = columns.codes_at + 8 * (h + own);
+            const u32x2 codes[2] = {*(const u32x2 *)of_scales, *(const u32x2 *)(of_scales + 128)};
             UNROLL for (u32 k = 0; k < 4; k++) {
                 const u32 j = 2 * h + k / 2, e = k % 2;
-                u32 w[4];
-                UNROLL for (u32 i = 0; i < 4; i++) w[i] = (q[e][i] >> 4 * (k >> 1) & 0x0f0f0f0fu) | ((k < 2 ? upper[i] << (4 - 2 * k) : upper[i] >> (2 * k - 4)) & 0x30303030u);
-                const u32x2 b = *(const u32x2 *)(x + plane_4x(j) + 16 * l + 8 * e);
+                u32 w[TOGETHER][4];
+                u32x2 b[TOGETHER];
+                UNROLL for (u32 n = 0; n < TOGETHER; n++) {
+                    UNROLL for (u32 i = 0; i < 4; i++) w[n][i] = (q[n][e][i] >> 4 * (k >> 1) & 0x0f0f0f0fu) | ((k < 2 ? upper[n][i] << (4 - 2 * k) : upper[n][i] >> (2 * k - 4)) & 0x30303030u);
+                    b[n] = *(const u32x2 *)(x + plane_4x(j + 2 * n) + 16 * l + 8 * e);
+                }
                 const float scale = *(const float *)(lists + 64 * j + 4 * e);
                 UNROLL for (u32 i = 0; i < 2; i++) {
-                    const u32 half[4] = {w[2 * i], w[2 * i + 1], 0, 0};
                     const float total = *(const float *)(lists + HALVES_4X - LISTS_4X + 64 * j + 4 * e + 8 * i);
                     i32 d[4] = {};
-                    mma_us(d, half, b[i], 0);
+                    if (ROWS == 2) { // half i of both groups
+                        const u32 halves[4] = {w[0][2 * i], w[0][2 * i + 1], w[TOGETHER - 1][2 * i], w[TOGETHER - 1][2 * i + 1]};
+                        mma_us(d, halves, b[0][i], b[TOGETHER - 1][i]);
+                    } else {
+                        const u32 half[4] = {w[0][2 * i], w[0][2 * i + 1], 0, 0};
+                        mma_us(d, half, b[0][i], 0);
+                    }
                     UNROLL for (u32 r = 0; r < 2; r++) {
                         float &sum = acc[r][2 * h + i];
                         sum = with_group<B>(sum, columns.scale(codes, r, k, i), 0, mul_rn(scale, (float)(d[2 * r] * base + d[2 * r + 1])), total);
@@ -177,18 +228,18 @@ template <class B> APR_DEVICE void times_x(float (&acc)[2][4], const u8 *span, c
             }
         }
     } else {
-        UNROLL for (u32 j = 0; j < 4; j++) {
-            u32 w[2][4];
-            columns.codes(w[0], w[1], j);
+        UNROLL for (u32 j = 0; j < ROWS; j++) {
+            u32 w[TOGETHER][2][4];
+            u32x4 b[TOGETHER];
+            UNROLL for (u32 n = 0; n < TOGETHER; n++) columns.codes(w[n][0], w[n][1], j + 2 * n), b[n] = load16(x + plane_4x(j + 2 * n) + 16 * l);
             float s[2][2], off[2][2];
             UNROLL for (u32 e = 0; e < 2; e++)
                 UNROLL for (u32 r = 0; r < 2; r++) columns.scales(s[e][r], off[e][r], r, 2 * j + e);
-            const u32x4 b = load16(x + plane_4x(j) + 16 * l);
             const f32x4 list = *(const f32x4 *)(lists + 64 * j); // scales, sums
             UNROLL for (u32 e = 0; e < 2; e++) {
-                const float scale = e ? list[e] * Columns<B>::of_odd : list[e]; // exact, as are scales
+                const float scale = e ? list[e] * Columns<B, ROWS>::of_odd : list[e]; // exact, as are scales
                 i32 d[4] = {};
-                mma_us(d, w[e], b[2 * e], b[2 * e + 1]);
+                UNROLL for (u32 n = 0; n < TOGETHER; n++) mma_us(d, w[n][e], b[n][2 * e], b[n][2 * e + 1]);
                 UNROLL for (u32 r = 0; r < 2; r++)
                     acc[r][j] = with_group<B>(acc[r][j], s[e][r], off[e][r], mul_rn(scale, (float)(d[2 * r] * base + d[2 * r + 1])), list[2 + e]);
             }
@@ -229,78 +280,87 @@ struct SentSpan {
         }
         NO_UNROLL while (ballot(unsent(codes))) relax(), ask_codes(span);
     }
-    // put leaves the span at x.
-    APR_METHOD void put(u8 *x) const {
-        UNROLL for (u32 j = 0; j < 4; j++) store16(x + plane_4x(j) + 16 * lane_here(), codes[j]);
+    // put leaves the span at x. Of two rows lanes from 16 on have zeros.
+    template <u32 ROWS> APR_METHOD void put(u8 *x) const {
+        UNROLL for (u32 j = 0; j < 4; j++) store16(x + plane_4x(j) + 16 * (lane_here() ^ (ROWS == 2 && j > 1 ? 16 : 0)), codes[j]);
         store16(x + LISTS_4X + 16 * lane_here(), lists);
         sync_warp();
     }
 };
 
-// PassProduct is Product for rows of x. Types take turns in one loop, which has room for one of what all have.
-struct PassProduct {
+// PassProduct is Product for ROWS rows of x at most. Types take turns in one loop, which has room for one of what all
+// have.
+template <u32 ROWS> struct PassProduct {
     const PassArgs &a;
     const Model &m;
     u8 *shared; // x, by span; or what warps have of it, one span each
     Ring ring;
-    Feed feed;
+    PassFeed feed;
     // multiply writes the warp's sums of the rows of its tiles for each row of x, which stands in shared memory or, of
-    // down, comes as codes. [first, end) are its spans.
+    // down, comes as codes. [first, end) are its spans. What spans of a tile have in common is looked up once for them.
     APR_METHOD void multiply(u32 layer, u32 product, u32 first, u32 end) {
-        float acc[2][4] = {};
+        float acc[2][ROWS] = {};
         SentSpan sent(a);
-        if (product == 3 && first < end) sent.ask(PassExchange(a, layer).codes + feed.spans[first].number * SPAN_SENT);
-        NO_UNROLL for (u32 i = first; i < end; i++) {
+        const u32 of_row = m.spans(product);
+        const u8 *const codes = PassExchange(a, layer).codes; // of down's x
+        if (product == 3 && first < end) sent.ask(codes + feed.spans[first].number * SPAN_SENT);
+        NO_UNROLL for (u32 i = first; i < end;) {
             const Span s = feed.spans[i];
-            const u32 kind = m.layers[layer].kind[s.matrix], type = kind / 4096, before = s.at * 2 * (kind & 4095);
-            int which = (int)product;
-            opaque(which); // or there would be a loop for each product
-            u8 *x = shared + s.number * SPAN_4X;
-            i32 base = 256;
-            if (which == 3) {
-                const u8 *codes = PassExchange(a, layer).codes;
-                x = shared + warp_here() * SPAN_4X, base = SENT_BASE;
-                sent.settle(codes + s.number * SPAN_SENT);
-                sent.put(x);
-                if (i + 1 < end) sent.ask(codes + feed.spans[i + 1].number * SPAN_SENT); // on its way during this one's products
+            const u32 kind = m.layers[layer].kind[s.matrix], type = kind / 4096;
+            u32 number = s.number, before = s.at * 2 * (kind & 4095), left = (u32)min_of(of_row - number, end - i);
+            i += left;
+            NO_UNROLL for (;;) {
+                int which = (int)product;
+                opaque(which); // or there would be a loop for each product
+                u8 *x = shared + number * SPAN_4X;
+                i32 base = 256;
+                if (which == 3) {
+                    x = shared + warp_here() * SPAN_4X, base = SENT_BASE;
+                    sent.settle(codes + number * SPAN_SENT);
+                    sent.put<ROWS>(x);
+                    if (left > 1 || i < end) sent.ask(codes + (number + 1 < of_row ? number + 1 : 0) * SPAN_SENT); // on its way during this one's products
+                }
+                const u8 *w = ring.wait() + lead(before);
+                if (type == 0) times_x<RowsQ4K, ROWS>(acc, w, x, base, a);
+                else if (type == 2) times_x<RowsQ6K, ROWS>(acc, w, x, base, a);
+                else times_x<RowsQ5K, ROWS>(acc, w, x, base, a);
+                sync_warp(); // every lane has read: the slot may be filled again, as may x
+                feed.fill(m, ring);
+                ring.advance(a);
+                if (--left == 0) break;
+                number++, before += 16 * (kind & 4095);
             }
-            const u8 *w = ring.wait() + lead(before);
-            if (type == 0) times_x<RowsQ4K>(acc, w, x, base, bits(a.two23));
-            else if (type == 2) times_x<RowsQ6K>(acc, w, x, base, bits(a.two23));
-            else times_x<RowsQ5K>(acc, w, x, base, bits(a.two23));
-            sync_warp(); // every lane has read: the slot may be filled again, as may x
-            feed.fill(m, ring);
-            ring.advance(a);
-            if (i + 1 < end && feed.spans[i + 1].place == s.place) continue; // of the same tile
             int at = (int)a.sums_at;
             opaque(at);
             float *sums = (float *)(shared + at);
-            const u32 l = lane_here(), row = l & 3;
+            const u32 l = lane_here(), row = l & (ROWS - 1);
             UNROLL for (u32 r = 0; r < 2; r++) {
-                const float v = (acc[r][0] + acc[r][1]) + (acc[r][2] + acc[r][3]);
+                float v = acc[r][0] + acc[r][1];
+                if constexpr (ROWS == 2) v += shfl_xor(v, 2); // which is the same for both lanes
+                else v += acc[r][2] + acc[r][3];
                 if (row < a.rows) sums[(row * (DECODE_WARPS + a.tiles) + s.place) * TILE + (l >> 2) + 8 * r] = v;
-                UNROLL for (u32 t = 0; t < 4; t++) acc[r][t] = 0;
+                UNROLL for (u32 t = 0; t < ROWS; t++) acc[r][t] = 0;
             }
         }
     }
 };
 
 // normalised_rows gives `write` RMSNorm of all rows of the hidden state at `from`, as normalised does for one: a pack,
-// its row, its number, and whether there is such a pack. squares has a place for each warp and row of four.
-template <class Write>
+// its row, its number, and whether there is such a pack. squares has a place for each warp and row of ROWS.
+template <u32 ROWS, class Write>
 APR_DEVICE void normalised_rows(const PassArgs &a, const bf16 *from, const NormPacks &norm, float *squares, const Write &write) {
     static_assert(MOST_HIDDEN == 2);
     const u32 packs = a.hidden / 8;
     int of_thread = (int)thread();
     opaque(of_thread); // places are computed here, not kept in registers during products
-    u32x4 v[MOST_ROWS][MOST_HIDDEN] = {};
-    UNROLL for (u32 r = 0; r < MOST_ROWS; r++)
+    u32x4 v[ROWS][MOST_HIDDEN] = {};
+    UNROLL for (u32 r = 0; r < ROWS; r++)
         UNROLL for (u32 k = 0; k < MOST_HIDDEN; k++) {
             const u32 pack = (u32)of_thread + k * threads();
             if (r < a.rows && pack < packs) v[r][k] = strong_load16(from + r * (u64)a.hidden + 8 * pack);
         }
     float p[8], q[8];
-    UNROLL for (u32 r = 0; r < MOST_ROWS; r++) {
+    UNROLL for (u32 r = 0; r < ROWS; r++) {
         if (r >= a.rows) continue;
         float sum = 0;
         UNROLL for (u32 k = 0; k < MOST_HIDDEN; k++) {
@@ -314,15 +374,15 @@ APR_DEVICE void normalised_rows(const PassArgs &a, const bf16 *from, const NormP
         if (of_thread % 32 == 0) squares[r * DECODE_WARPS + of_thread / 32] = sum;
     }
     sync_block();
-    float sum = 0; // of row lane() % MOST_ROWS
-    UNROLL for (u32 k = 0; k < DECODE_WARPS; k++) sum += squares[lane_here() % MOST_ROWS * DECODE_WARPS + k];
+    float sum = 0; // of row lane() % ROWS
+    UNROLL for (u32 k = 0; k < DECODE_WARPS; k++) sum += squares[lane_here() % ROWS * DECODE_WARPS + k];
     const float rstds = 1.0f / sqrt_rn(fma_rn(sum, a.inv_hidden, a.eps));
     NO_UNROLL for (u32 k = 0; k < MOST_HIDDEN; k++) {
         const u32 pack = (u32)of_thread + k * threads();
         if (pack - of_thread % 32 >= packs) break; // of the whole warp
         widen(q, norm.w[0]);
         if (k > 0) widen(q, norm.w[1]);
-        UNROLL for (u32 r = 0; r < MOST_ROWS; r++) {
+        UNROLL for (u32 r = 0; r < ROWS; r++) {
             if (r >= a.rows) continue;
             const float rstd = shfl(rstds, r);
             Pack<bf16, 8> x = {v[r][0]};
@@ -336,7 +396,7 @@ APR_DEVICE void normalised_rows(const PassArgs &a, const bf16 *from, const NormP
 }
 
 // rounded_rows writes rows that other blocks have computed to x in integers, 256 columns a warp.
-APR_DEVICE void rounded_rows(const PassArgs &a, const bf16 *from, u32 cols, u8 *x) {
+template <u32 ROWS> APR_DEVICE void rounded_rows(const PassArgs &a, const bf16 *from, u32 cols, u8 *x) {
     constexpr u32 LOADS = 4;
     const u32 spans = cols / 256, all = a.rows * spans;
     int of_thread = (int)thread();
@@ -350,7 +410,7 @@ APR_DEVICE void rounded_rows(const PassArgs &a, const bf16 *from, u32 cols, u8 *
             const u32 i = first + k * DECODE_WARPS;
             if (i >= all) continue;
             NO_UNROLL while (span >= spans) span -= spans, row++;
-            round_row(x + span * SPAN_4X, row, settled(v[k], from, 32 * i, 32 * all));
+            round_row<ROWS>(x + span * SPAN_4X, row, lane_here(), settled(v[k], from, 32 * i, 32 * all));
             span += DECODE_WARPS;
         }
     }
@@ -410,25 +470,30 @@ struct Groups {
     }
 };
 
-// finish_gated sends silu(g)·u of the block's rows of gate and up, a warp a group. If another block has the first half
-// of a group, that one sends it and gets the second. What others wait for comes first.
-APR_DEVICE void finish_gated(const PassArgs &a, const Model &m, const PassSums &sums, const PassExchange &to) {
+// finish_gated sends silu(g)·u of the block's rows of gate and up, a warp a group of half of the rows of x. If another
+// block has the first half of a group, that one sends it and gets the second. What others wait for comes first.
+template <u32 ROWS> APR_DEVICE void finish_gated(const PassArgs &a, const Model &m, const PassSums &sums, const PassExchange &to) {
+    constexpr u32 EACH = ROWS / 2;
     const Share gate = m.shares[4];
     const Groups groups(gate, true);
-    NO_UNROLL for (u32 unit = warp(); unit < groups.count * a.rows; unit += DECODE_WARPS) {
-        const u32 l = lane_here(), group = groups.first + unit / a.rows, row = unit % a.rows, tile = 2 * group + l / 16 - gate.first, i = l % 16;
+    NO_UNROLL for (u32 unit = warp_here(); unit < 2 * groups.count; unit += DECODE_WARPS) {
+        const u32 l = lane_here(), group = groups.first + unit / 2, first = EACH * (unit % 2), tile = 2 * group + l / 16 - gate.first, i = l % 16;
         const bool own = tile < gate.tiles;
-        bf16 *half = to.product + row * (u64)a.inter + 32 * group + l, v = 0;
-        if (own) {
-            const float g = sums.of(row).row(tile, i), u = sums.of(row).row(gate.tiles + tile, i);
-            v = to_bf16(gated<bf16>(from_bf16(to_bf16(g)), from_bf16(to_bf16(u))));
+        bf16 v[EACH] = {}, *half = to.product + first * (u64)a.inter + 32 * group + l;
+        UNROLL for (u32 n = 0; n < EACH; n++) {
+            if (!own || first + n >= a.rows) continue;
+            const float g = sums.of(first + n).row(tile, i), u = sums.of(first + n).row(gate.tiles + tile, i);
+            v[n] = to_bf16(gated<bf16>(from_bf16(to_bf16(g)), from_bf16(to_bf16(u))));
         }
-        if (2 * group < gate.first) {
-            if (own) strong_store(half, v);
-            continue;
+        const bool sends = 2 * group >= gate.first;
+        UNROLL for (u32 n = 0; n < EACH; n++) {
+            if (first + n >= a.rows) continue;
+            bf16 *at = half + n * (u64)a.inter;
+            if (!sends && own) strong_store(at, v[n]);
+            if (!sends) continue;
+            if (!own) v[n] = settled(strong_load(at), at);
+            send(to.codes, group, first + n, v[n]);
         }
-        if (!own) v = settled(strong_load(half), half);
-        send(to.codes, group, row, v);
     }
 }
 
@@ -462,7 +527,7 @@ APR_DEVICE void finish_added(const PassArgs &a, const Model &m, const PassSums &
     }
 }
 
-// forget_row is forget for a row. A warp a row does it: one for all would be the last to end its products.
+// forget_row is forget for a row.
 APR_DEVICE void forget_row(const PassArgs &a, const Model &m, u32 layer, u32 row) {
     int number = (int)layer;
     opaque(number);
@@ -583,14 +648,14 @@ APR_DEVICE void attend_row(const PassArgs &a, const DecodeLayer &layer, u32 numb
     if (thread() == 0) to[256] = r.top, to[257] = r.sum;
 }
 
-// The whole. Grid: one block a multiprocessor, all at once.
-APR_DEVICE void decode_pass(const PassArgs &a) {
+// The whole, for ROWS rows at most. Grid: one block a multiprocessor, all at once.
+template <u32 ROWS> APR_DEVICE void decode_pass(const PassArgs &a) {
     DYNAMIC_SHARED(shared);
     SHARED(Share, shares, 8);
     SHARED(u32, counts, DECODE_WARPS * PRODUCTS);
     SHARED(u64, filled, DECODE_WARPS * SLOTS);
     SHARED(u32, meetings, 1);
-    SHARED(float, squares, MOST_ROWS * DECODE_WARPS);
+    SHARED(float, squares, MOST_ROWS * DECODE_WARPS); // of attention too
     DecodeLayer *layers = (DecodeLayer *)(shared + a.layers_at);
     const Model m = {a, layers, shares};
     for (u32 i = thread(); i < a.count * (sizeof(DecodeLayer) / 16); i += threads()) store16((u8 *)layers + 16 * i, load16((const u8 *)a.layers + 16 * i));
@@ -618,7 +683,7 @@ APR_DEVICE void decode_pass(const PassArgs &a) {
     if (lane() < a.slots) bulk_init(filled + warp() * SLOTS + lane(), 1);
     sync_warp();
     auto count = [&](u32 product) { return counts[warp_here() * PRODUCTS + product]; }; // the warp's spans
-    PassProduct x = {a, m, shared, {shared + a.ring_at + warp() * a.slots * a.pitch, filled + warp() * SLOTS, 0, 0, 0}, {work.spans + warp() * a.spans, 0, 0, count(0) + count(1) + count(2) + count(3), 0, nullptr, 0}};
+    PassProduct<ROWS> x = {a, m, shared, {shared + a.ring_at + warp() * a.slots * a.pitch, filled + warp() * SLOTS, 0, 0, 0}, {{work.spans + warp() * a.spans, 0, 0, count(0) + count(1) + count(2) + count(3), 0, nullptr, 0}}};
     if (x.feed.count > 0) {
         x.feed.describe(m);
         NO_UNROLL for (u32 n = 0; n < a.slots; n++) x.feed.fill(m, x.ring), x.ring.advance(a);
@@ -638,17 +703,18 @@ APR_DEVICE void decode_pass(const PassArgs &a) {
                 int of = (int)layer;
                 opaque(of);
                 const PassExchange e(a, (u32)(product == 0 ? of - 1 : of));
-                normalised_rows(a, product == 0 ? e.down : e.o, w, squares, [&](u32x4 v, u32 row, u32 pack, bool) {
-                    round_row(shared + pack / 32 * SPAN_4X, row, v);
+                normalised_rows<ROWS>(a, product == 0 ? e.down : e.o, w, squares, [&](u32x4 v, u32 row, u32 pack, bool) {
+                    round_row<ROWS>(shared + pack / 32 * SPAN_4X, row, pack % 32, v);
                 });
-            } else if (product == 1) rounded_rows(a, PassExchange(a, layer).att, m.cols(1), shared);
+            } else if (product == 1) rounded_rows<ROWS>(a, PassExchange(a, layer).att, m.cols(1), shared);
             sync_block();
             if (product == 2) arrive();
-            const u32 row = DECODE_WARPS - 1 - warp_here();
+            u32 row = 2 * (DECODE_WARPS - 1 - warp_here()); // the last warps have fewer spans than others, or none
             if (product == 3 && row < a.rows) {
                 if (lane() == 31) grid_see(a.arrived, meetings[0]);
                 sync_warp();
-                forget_row(a, m, layer, row);
+                const u32 end = (u32)min_of(row + 2, a.rows);
+                NO_UNROLL for (; row < end; row++) forget_row(a, m, layer, row);
             }
             x.multiply(layer, product, spans, spans + count(product));
             spans += count(product);
@@ -656,7 +722,7 @@ APR_DEVICE void decode_pass(const PassArgs &a) {
             const PassSums found = {at(a.sums_at), (const TileSums *)at(a.tiles_at) + product * a.tiles, (DECODE_WARPS + a.tiles) * TILE};
             const PassExchange e(a, layer);
             if (product == 0) finish_qkv(a, m, found, at(a.bias_at), e.qkv);
-            else if (product == 2) finish_gated(a, m, found, e);
+            else if (product == 2) finish_gated<ROWS>(a, m, found, e);
             else finish_added(a, m, found, at(a.own_at), product == 1 ? e.o : e.down);
             if (product > 0) continue;
             int last = (int)a.rows - 1;
@@ -688,4 +754,5 @@ APR_DEVICE void decode_pass(const PassArgs &a) {
     }
 }
 
-KERNEL(decode_rows, PassArgs, 32 * DECODE_WARPS, 1) { decode_pass(a); }
+KERNEL(decode_rows_2, PassArgs, 32 * DECODE_WARPS, 1) { decode_pass<2>(a); }
+KERNEL(decode_rows_4, PassArgs, 32 * DECODE_WARPS, 1) { decode_pass<4>(a); }

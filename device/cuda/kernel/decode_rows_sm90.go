@@ -26,9 +26,10 @@ type passArgs struct {
 	xStride, yStride int64
 	rows, kept       uint32
 	invD, two23      float32
+	minusOne, _      uint32
 }
 
-var _ [208]byte = [unsafe.Sizeof(passArgs{})]byte{}
+var _ [216]byte = [unsafe.Sizeof(passArgs{})]byte{}
 
 // DecodeRowsServes returns nil if DecodeRows supports these layers, in tiles, for so many positions on a device with
 // `blocks` multiprocessors, else the reason. Of what VariantsModule has beyond LayersModule it supports norms of heads
@@ -103,7 +104,7 @@ func DecodeRows(queue Queue, y, x, norm Mat, layers []DecodeLayer, s DecodeShape
 			eps: float32(s.Eps), invHidden: 1 / float32(s.Hidden), scale: s.scoreScale(),
 		},
 		xStride: int64(x.Stride), yStride: int64(y.Stride), rows: uint32(x.Rows), kept: uint32(y.Rows),
-		invD: 1 / float32(s.HeadDim), two23: 1 << 23,
+		invD: 1 / float32(s.HeadDim), two23: 1 << 23, minusOne: math.MaxUint32,
 	}
 	if s.Variants {
 		a.variants = table + layersHead + uint64(layersBytes(len(layers)))
@@ -113,8 +114,12 @@ func DecodeRows(queue Queue, y, x, norm Mat, layers []DecodeLayer, s DecodeShape
 	if splits := min(ceil(position+x.Rows, decodeShare), decodeSplits); splits > 1 {
 		a.part = queue.Scratch(4 * decodePart * splits * x.Rows * s.Heads)
 	}
+	kernel := "decode_rows_4"
+	if x.Rows <= 2 {
+		kernel = "decode_rows_2"
+	}
 	queue.Launch(Launch{
-		Module: PassModule, Kernel: "decode_rows",
+		Module: PassModule, Kernel: kernel,
 		Grid: [3]int{blocks, 1, 1}, Block: 32 * layersWarps, Shared: p.shared, Together: true, Args: unsafe.Pointer(a),
 	})
 }
