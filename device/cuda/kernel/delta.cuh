@@ -87,19 +87,31 @@ template <class T> APR_DEVICE void load_scalars(const DeltaRule &d, DeltaScalars
         s.begin[i] = i < n && ((at == 0 && !d.goes_on) || (d.first && d.first[row + i] >= (i32)at));
     }
     sync_block();
+    double sum = 0;
     i32 begin = -1;
-    if (i < CHUNK) {
-        double sum = 0;
-        for (u32 j = 0; j <= i; j++) {
-            sum += (double)s.g[j];
-            if (s.begin[j]) begin = (i32)j;
+    if (i < CHUNK) { // two warps: up to each position, and in the second what the first one has besides
+        sum = s.g[i], begin = s.begin[i] ? (i32)i : -1;
+        UNROLL for (u32 m = 1; m < 32; m *= 2) {
+            const u32 from = (lane() - m) % 32;
+            const double before = shfl(sum, (int)from);
+            const i32 earlier = shfl(begin, (int)from);
+            if (lane() < m) continue;
+            sum += before;
+            if (earlier > begin) begin = earlier;
         }
-        s.total[i] = sum;
+        const double all = warp_sum((double)s.g[lane()]);
+        i32 last = s.begin[lane()] ? (i32)lane() : -1;
+        UNROLL for (int m = 16; m; m /= 2) {
+            const i32 other = shfl_xor(last, m);
+            if (other > last) last = other;
+        }
+        if (warp()) sum += all, begin = begin < 0 ? last : begin;
     }
     sync_block();
     if (i < CHUNK) {
+        s.total[i] = sum;
         s.begin[i] = begin;
-        s.decay[i] = begin < 0 ? exp_exact((float)s.total[i]) : 0.0f;
+        s.decay[i] = begin < 0 ? exp_exact((float)sum) : 0.0f;
     }
     sync_block();
     if (i < CHUNK) s.end[i] = i < n && (i32)i >= s.begin[n - 1] ? exp_exact((float)(s.total[n - 1] - s.total[i])) : 0.0f;
