@@ -220,10 +220,11 @@ template <int N> APR_DEVICE void add_outer(float (&state)[2][4], const bf16 *k, 
         state[e / 4][e % 4] += v;
     }
 }
-// add_state adds k·S, and q·S with BOTH, to a warp's tiles of positions and columns, with S the sum of N parts.
+// add_state adds k·S, and q·S with BOTH, to a warp's tiles of positions and columns, with S the sum of N parts, of which q·S, rounded to
+// bfloat16 and carried nowhere, takes two.
 template <u32 D, int N, bool BOTH> APR_DEVICE void add_state(float (&ks)[4], float (&qs)[4], const bf16 *k, const bf16 *q, const DeltaRule &d, const bf16 *parts,
     const DeltaPlace &p) {
-    float ksum[N][4] = {}, qsum[N][4] = {};
+    float ksum[N][4] = {}, qsum[2][4] = {};
     const auto step = [&](u32 c) {
         u32 f[1][4], b[N][2];
         eights<N>(b, parts + c * LINE16 + p.j0, d.dk * LINE16);
