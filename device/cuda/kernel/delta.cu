@@ -364,8 +364,8 @@ template <class T> APR_DEVICE void delta_steps(const DeltaForwardArgs &a) {
 
 KERNEL(delta_pairs_bf16, DeltaPairsArgs, THREADS, 2) { delta_pairs<bf16>(a); }
 KERNEL(delta_pairs_f32, DeltaPairsArgs, THREADS, 2) { delta_pairs<float>(a); }
-KERNEL(delta_mix_bf16, DeltaMixArgs, THREADS, 2) { delta_mix<0>(a); }
-KERNEL(delta_mix_bf16_128, DeltaMixArgs, THREADS, 2) { delta_mix<128>(a); }
+KERNEL(delta_mix_bf16, DeltaMixArgs, THREADS, 3) { delta_mix<0>(a); }
+KERNEL(delta_mix_bf16_128, DeltaMixArgs, THREADS, 3) { delta_mix<128>(a); }
 KERNEL(delta_forward_bf16, DeltaForwardArgs, THREADS, 2) { delta_forward<bf16>(a); }
 KERNEL(delta_forward_f32, DeltaForwardArgs, THREADS, 1) { delta_forward<float>(a); }
 KERNEL(delta_forward_tensor_bf16, DeltaForwardArgs, TEAM, 1) { delta_forward_tensor<0, 3, true>(a); }

@@ -118,9 +118,11 @@ template <class T> APR_DEVICE void load_scalars(const DeltaRule &d, DeltaScalars
     sync_block();
 }
 
-// decay_between returns m_ij.
+// decay_between returns m_ij, without branches, so that the exponentials of a thread go on beside each other.
 APR_DEVICE float decay_between(const DeltaScalars &s, u32 i, u32 j) {
-    return j <= i && (i32)j >= s.begin[i] ? exp_exact((float)(s.total[i] - s.total[j])) : 0.0f;
+    const float x = (float)(s.total[i] - s.total[j]), e = exp_exact<false>(x < -87.0f ? -87.0f : x > 0.0f ? 0.0f : x); // above 0 where j > i
+    const bool counts = (j <= i) & ((i32)j >= s.begin[i]) & !(x < -87.0f);
+    return counts ? e : 0.0f;
 }
 
 // load_pair reads one of the matrices that delta_pairs wrote: m∘kkᵀ below the diagonal, or m∘qkᵀ.

@@ -94,7 +94,8 @@ template <u32 ALL> APR_DEVICE void load_packs(const DeltaRule &d, DeltaScalars &
         const u32 i = warp() + WARPS * r;
         if (i < n && c < d.dk) load_pack(v[r], from + i * d.u_stride);
     }
-    const float root = which ? 1.0f : 1.0f / sqrt_rn((float)d.dk);
+    const u32 mine = lane() % 16; // a row whose factor this lane computes
+    float squares = 0;
     UNROLL for (u32 r = 0; r < ROWS; r++) {
         const u32 i = warp() + WARPS * r;
         float x[8], sum = 0;
@@ -102,8 +103,10 @@ template <u32 ALL> APR_DEVICE void load_packs(const DeltaRule &d, DeltaScalars &
         UNROLL for (int e = 0; e < 8; e++) sum = fma_rn(x[e], x[e], sum);
         UNROLL for (int m = 8; m; m /= 2) sum += shfl_xor(sum, m);
         if (c < d.dk) store_pack((which ? k : q) + i * d.pitch + c, v[r]);
-        if (lane() % 16 == 0) (which ? s.rk : s.rq)[i] = root / sqrt_rn(sum + 1e-6f);
+        if (mine == r) squares = sum;
     }
+    const float root = which ? 1.0f : 1.0f / sqrt_rn((float)d.dk);
+    if (mine < ROWS) (which ? s.rk : s.rq)[warp() + WARPS * mine] = root / sqrt_rn(squares + 1e-6f);
 }
 
 // mma_parts adds a·b to 16 columns of d (two tiles of 8), with b the sum of PARTS matrices of LINE values a row, which lie
