@@ -120,7 +120,8 @@ template <class T> APR_DEVICE void load_scalars(const DeltaRule &d, DeltaScalars
 
 // decay_between returns m_ij, without branches, so that the exponentials of a thread go on beside each other.
 APR_DEVICE float decay_between(const DeltaScalars &s, u32 i, u32 j) {
-    const float x = (float)(s.total[i] - s.total[j]), e = exp_exact<false>(x < -87.0f ? -87.0f : x > 0.0f ? 0.0f : x); // above 0 where j > i
+    const float x = (float)(s.total[i] - s.total[j]); // above 0 where j > i
+    const float e = exp_exact<false>(x < -87.0f ? -87.0f : x > 0.0f ? 0.0f : x);
     const bool counts = (j <= i) & ((i32)j >= s.begin[i]) & !(x < -87.0f);
     return counts ? e : 0.0f;
 }

@@ -23,7 +23,7 @@ const (
 	deltaWide    = 64  // on tensor cores
 	deltaPairs   = 2 * 4 * device.DeltaChunk * device.DeltaChunk
 	deltaScalars = (2 + 11) * 4 * device.DeltaChunk                 // bytes of struct DeltaScalars
-	deltaFill    = 128                                              // thread blocks of delta_gradients that fill a large device once
+	deltaFill    = 128                                              // blocks of delta_gradients that fill a large device
 	deltaSteps   = 16                                               // up to how many positions come one by one
 	deltaMixed   = 4*4*device.DeltaChunk + deltaSquares*deltaSquare // bytes of struct DeltaMixed
 	deltaSquare  = 2 * device.DeltaChunk * device.DeltaChunk
@@ -304,10 +304,10 @@ func (a *deltaForwardArgs) launch(q Queue, f deltaForm, d device.Delta, n int) {
 // DeltaNetBackward writes du and dba, and adds to dLogA and ddt: see device.LinearAttention. Sums are float32, in an order that
 // depends on the shape alone.
 //
-// First the forward again, which leaves in states the state at the begin of each chunk. Then, for as many chunks as
-// scratch memory has room for at a time, delta_states_backward goes from the last chunk to the first with the gradient
-// of the state behind each, and delta_gradients has a thread block for each chunk of a key head, with the value heads
-// that read it.
+// First the forward again, which leaves in states the state at the begin of each chunk; it has all the scratch memory,
+// and on tensor cores wants less of each chunk than gradients do. Then, for as many chunks as scratch memory has room
+// for at a time, delta_states_backward goes from the last chunk to the first with the gradient of the state behind
+// each, and delta_gradients has a thread block for each chunk of a key head, with the value heads that read it.
 //
 // On tensor cores delta_states_backward solves for the gradient of v too, which delta_gradients reads again.
 func DeltaNetBackward(q Queue, du, dba, dLogA, ddt, do, u, ba, logA, dt, states, first Mat, d device.Delta, shared int) {

@@ -104,8 +104,8 @@ struct DeltaTiles { // shared memory of delta_gradients
     u32 pitch, state_part;
 };
 
-// columns_at returns the first of a warp's 16 columns, where its rows are those from warp()/4·16 on: of the tiles on and below the
-// diagonal each scheduler has two or three.
+// columns_at returns the first of a warp's 16 columns, where its rows are those from warp()/4·16 on: of the tiles on and
+// below the diagonal each scheduler has two or three.
 APR_DEVICE u32 columns_at() { return (warp() - (warp() / 4) * (warp() / 4 + 1) / 2) % 4 * 16; }
 
 // state_slices writes two parts of `wide` columns of a state and of its gradient, zeros beyond their rows and columns, and returns what
@@ -156,8 +156,8 @@ APR_DEVICE f32x2 two_of(const bf16 *p) {
     const u32 pair = *(const u32 *)p;
     return f32x2{from_bits(pair << 16), from_bits(pair & 0xffff0000u)};
 }
-// add_scaled adds f_i·t_ij to to_ij, and x_ij·r_i·f_i·t_ij to the sums of a thread's two rows, or takes them away; columns beyond dk are left
-// out.
+// add_scaled adds f_i·t_ij to to_ij, and x_ij·r_i·f_i·t_ij to the sums of a thread's two rows, or takes them away;
+// columns beyond dk are left out.
 template <bool LESS> APR_DEVICE void add_scaled(float (&to)[4][4], float (&sums)[2], const float (&t)[4][4], const bf16 *x, u32 pitch, const float *r,
     const float *f, u32 i0, u32 j0, u32 dk) {
     UNROLL for (u32 h = 0; h < 2; h++) {
@@ -254,8 +254,8 @@ APR_DEVICE void add_slice(const DeltaGradientsArgs &a, const DeltaRule &d, const
     }
 }
 
-// add_square adds a·b to columns j0 … j0+31 of d, over the positions of a chunk, with a a lower triangle, the sum of two parts, or
-// its transposed.
+// add_square adds a·b to columns j0 … j0+31 of d, over the positions of a chunk, with a a lower triangle, the sum of two
+// parts, or its transposed.
 template <bool TRANSPOSED> APR_DEVICE void add_square(float (&d)[4][4], const bf16 *a, u32 i0, const bf16 *b, u32 pitch, u32 j0, u32 dk) {
     NO_UNROLL for (u32 c = TRANSPOSED ? i0 : 0; c < (TRANSPOSED ? CHUNK : i0 + 16); c += 16) {
         u32 f[2][4];
@@ -344,7 +344,7 @@ APR_DEVICE void add_decays(const DeltaGradientsArgs &a, const DeltaScalars &s, D
     }
     sync_block();
     double log_a = 0, dt = 0, dg = 0;
-    if (i < CHUNK) { // two warps: from each position to the end of its document, and in the first what the second one has besides
+    if (i < CHUNK) { // two warps: to the end of each position's document, and in the first what the second one has besides
         const i32 begin = s.begin[i];
         dg = i < n ? rows.total[0][i] : 0.0f;
         UNROLL for (u32 m = 1; m < 32; m *= 2) {
@@ -359,7 +359,8 @@ APR_DEVICE void add_decays(const DeltaGradientsArgs &a, const DeltaScalars &s, D
         if (!warp() && begin == across) dg += rest;
     }
     if (i < n) {
-        if ((i32)i >= s.begin[n - 1]) dg += fma_rn(s.decay[n - 1], states, rows.whole[0] + rows.whole[1]); // of the last position, and so of those of its document
+        // Of the last position, and so of those of its document.
+        if ((i32)i >= s.begin[n - 1]) dg += fma_rn(s.decay[n - 1], states, rows.whole[0] + rows.whole[1]);
         const float rate = exp_exact(d.log_a[head]), beta = s.beta[i], da = -(float)dg * rate * s.slope[i];
         bf16 *dba = a.dba + (row + i) * a.dba_stride + head;
         store(dba, beta > 0 ? rows.beta[i] * ((1.0f - beta) / beta) : 0.0f); // w·x = β²·y·ε

@@ -9,7 +9,7 @@ constexpr u32 SLICE = 32;           // columns of a state that a block has
 constexpr u32 LINE16 = SLICE + 8;   // rows of so many columns for ldmatrix: eight begin in different banks
 constexpr u32 PAIR16 = CHUNK + 8;
 constexpr u32 SQUARE = CHUNK * CHUNK;
-constexpr u32 TEAM = 512;           // threads of the kernels that fill a multiprocessor with one block: four warps hide each other's waits
+constexpr u32 TEAM = 512;           // threads of kernels whose block fills a multiprocessor: four warps hide each other's waits
 
 // sized returns a rule whose heads have D keys and values, as the compiler then knows, or any with D = 0.
 template <u32 D> APR_DEVICE DeltaRule sized(DeltaRule d) {
@@ -17,9 +17,9 @@ template <u32 D> APR_DEVICE DeltaRule sized(DeltaRule d) {
     return d;
 }
 
-// DeltaMixed is what positions of a chunk of a value head have to do with each other, in memory: rows beyond the last position are zeros but
-// for the diagonal of A. Of the squares there are as many as a pass reads: a forward all five, a backward four, and what goes
-// through states for a backward the first two.
+// DeltaMixed is what positions of a chunk of a value head have to do with each other, in memory: rows beyond the last
+// position are zeros but for the diagonal of A. Of the squares there are as many as a pass reads: a forward all five, a
+// backward four, and what goes through states for a backward the first two.
 struct DeltaMixed {
     float decay_k[CHUNK], decay_q[CHUNK], end_k[CHUNK]; // e^G·rk, e^G·rq, end·rk
     float through[CHUNK];                               // what is left of the state behind each position
@@ -83,8 +83,8 @@ template <int N, bool PAIRS> APR_DEVICE void load_stage(const DeltaStage &g, con
     copy_async_commit();
 }
 
-// load_packs is load_units where rows are packs of eight. A warp of the block's has rows as far apart as there are warps: half its lanes q,
-// half k.
+// load_packs is load_units where rows are packs of eight, for a block of ALL threads. A warp has rows as far apart as
+// there are warps: half its lanes q, half k.
 template <u32 ALL> APR_DEVICE void load_packs(const DeltaRule &d, DeltaScalars &s, bf16 *q, bf16 *k, u64 row, u32 n, u32 key) {
     constexpr u32 WARPS = ALL / 32, ROWS = CHUNK / WARPS;
     const u32 which = lane() / 16, c = lane() % 16 * 8; // of q and k
@@ -109,8 +109,8 @@ template <u32 ALL> APR_DEVICE void load_packs(const DeltaRule &d, DeltaScalars &
     if (mine < ROWS) (which ? s.rk : s.rq)[warp() + WARPS * mine] = root / sqrt_rn(squares + 1e-6f);
 }
 
-// mma_parts adds a·b to 16 columns of d (two tiles of 8), with b the sum of PARTS matrices of LINE values a row, which lie
-// `apart` values from each other.
+// mma_parts adds a·b to 16 columns of d (two tiles of 8), with b the sum of PARTS matrices of LINE values a row, which
+// lie `apart` values from each other.
 template <int PARTS, u32 LINE> APR_DEVICE void mma_parts(float (&d)[2][4], const u32 (&a)[4], const bf16 *b, u32 apart) {
     UNROLL for (int s = PARTS; s-- > 0;) {
         u32 f[4];
@@ -119,7 +119,8 @@ template <int PARTS, u32 LINE> APR_DEVICE void mma_parts(float (&d)[2][4], const
         mma_bf16(d[1], a, f[2], f[3]);
     }
 }
-// eights reads the fragments of 16 rows and 8 columns of N matrices of LINE16 values a row, which lie `apart` values from each other.
+// eights reads the fragments of 16 rows and 8 columns of N matrices of LINE16 values a row, which lie `apart` values from
+// each other.
 template <int N> APR_DEVICE void eights(u32 (&f)[N][2], const bf16 *b, u32 apart) {
     UNROLL for (int s = 0; s < N; s += 2)
         if (s + 1 < N) {
@@ -128,8 +129,8 @@ template <int N> APR_DEVICE void eights(u32 (&f)[N][2], const bf16 *b, u32 apart
             f[s][0] = two[0], f[s][1] = two[1], f[s + 1][0] = two[2], f[s + 1][1] = two[3];
         } else ldmatrix2_trans(f[s], b + s * apart + lane() % 16 * LINE16);
 }
-// mma_squares adds a·b to 8 columns of sums, with a the sum of A matrices and b of B, without products below the last part. The products
-// that come to the same size have a sum of their own, so that they need not wait for the others.
+// mma_squares adds a·b to 8 columns of sums, with a the sum of A matrices and b of B, without products below the last
+// part. The products that come to the same size have a sum of their own, so that they need not wait for the others.
 template <int A, int B, int N> APR_DEVICE void mma_squares(float (&sums)[N][4], const u32 (&a)[A][4], const u32 (&b)[B][2]) {
     UNROLL for (int s = 0; s < B; s++)
         UNROLL for (int r = 0; r < A; r++)
@@ -152,8 +153,9 @@ APR_DEVICE void columns_of(u32 (&f)[4], const bf16 *b, u32 n0, u32 c, u32 line) 
     ldmatrix4(f, b + (n0 + lane() % 8 + lane() / 16 * 8) * line + c + lane() / 8 % 2 * 8);
 }
 
-// A block's place: a value head of a sequence, SLICE columns of its state, and what a thread has: 16 positions from i0 on by 8 columns from j0
-// on, and of the state rows own … own+15 by 16 columns from half on. The four warps of a scheduler have all rows of a triangle.
+// A block's place: a value head of a sequence, SLICE columns of its state, and what a thread has: 16 positions from i0 on
+// by 8 columns from j0 on, and of the state rows own … own+15 by 16 columns from half on. The four warps of a scheduler
+// have all rows of a triangle.
 struct DeltaPlace {
     u32 task, head, key, col, wide, g, t2, own, half, i0, j0;
     bool live;
@@ -209,7 +211,8 @@ template <int N> APR_DEVICE void tile_parts(bf16 *to, const float (&x)[4], const
         UNROLL for (u32 m = 0; m < N; m++) *(u32 *)(to + m * CHUNK * LINE16 + (p.i0 + p.g + row_of(e)) * LINE16 + p.j0 + p.t2) = part[m];
     }
 }
-// add_outer adds kᵀ·b to a warp's part of the state, with b the sum of N parts, whose rows beyond the last position are zeros.
+// add_outer adds kᵀ·b to a warp's part of the state, with b the sum of N parts, whose rows beyond the last position are
+// zeros.
 template <int N> APR_DEVICE void add_outer(float (&state)[2][4], const bf16 *k, u32 pitch, const bf16 *b, const DeltaPlace &p) {
     float sums[N][2][4] = {};
     UNROLL for (u32 c = 0; c < CHUNK; c += 16) {
@@ -223,8 +226,8 @@ template <int N> APR_DEVICE void add_outer(float (&state)[2][4], const bf16 *k, 
         state[e / 4][e % 4] += v;
     }
 }
-// add_state adds k·S, and q·S with BOTH, to a warp's tiles of positions and columns, with S the sum of N parts, of which q·S, rounded to
-// bfloat16 and carried nowhere, takes two.
+// add_state adds k·S, and q·S with BOTH, to a warp's tiles of positions and columns, with S the sum of N parts, of which
+// q·S, rounded to bfloat16 and carried nowhere, takes two.
 template <u32 D, int N, bool BOTH> APR_DEVICE void add_state(float (&ks)[4], float (&qs)[4], const bf16 *k, const bf16 *q, const DeltaRule &d, const bf16 *parts,
     const DeltaPlace &p) {
     float ksum[N][4] = {}, qsum[2][4] = {};
