@@ -172,7 +172,9 @@ func deltaFormOf(u Mat, d device.Delta, most int, others ...Mat) deltaForm {
 		if d.KeyDim == 128 && d.ValueDim == 128 {
 			sized = "_128"
 		}
-		return deltaForm{"delta_forward_tensor_bf16" + sized, stages, stages*stage + work, sized, pitch, deltaMixed, deltaSquares}
+		return deltaForm{
+			"delta_forward_tensor_bf16" + sized, stages, stages*stage + work, sized, pitch, deltaMixed, deltaSquares,
+		}
 	}
 	return deltaForm{
 		"delta_forward_" + typeName(u.Type), 0, deltaForwardBytes(d, u.Type), "", deltaPitch(d.KeyDim, u.Type), deltaPairs, 0,
@@ -296,8 +298,8 @@ func forwardArgs(r deltaRule, o, from, to Mat) *deltaForwardArgs {
 func (a *deltaForwardArgs) launch(q Queue, f deltaForm, d device.Delta, n int) {
 	a.d.pitch, a.stages, a.squares = uint32(f.pitch), uint32(f.stages), uint32(f.squares)
 	q.Launch(Launch{
-		Module: DeltaModule, Kernel: f.kernel, Grid: [3]int{n * d.ValueHeads, ceil(d.ValueDim, deltaSlice), 1}, Block: f.threads(),
-		Shared: f.shared, Args: unsafe.Pointer(a),
+		Module: DeltaModule, Kernel: f.kernel, Grid: [3]int{n * d.ValueHeads, ceil(d.ValueDim, deltaSlice), 1},
+		Block: f.threads(), Shared: f.shared, Args: unsafe.Pointer(a),
 	})
 }
 
@@ -339,7 +341,8 @@ func DeltaNetBackward(q Queue, du, dba, dLogA, ddt, do, u, ba, logA, dt, states,
 		b.forward = min(d.Chunks(), b.segment.chunks*perChunk/b.first.between)
 	}
 	need(b.forward <= mostGroups, "DeltaNetBackward", "too many chunks")
-	b.carried = Mat{Ptr: q.Scratch(heads * state), Rows: heads, Cols: d.KeyDim * d.ValueDim, Stride: d.KeyDim * d.ValueDim, Type: tensor.F32}
+	size := d.KeyDim * d.ValueDim
+	b.carried = Mat{Ptr: q.Scratch(heads * state), Rows: heads, Cols: size, Stride: size, Type: tensor.F32}
 	groups := b.segment.seqs * d.Chunks()
 	b.partLogA, b.partDT = q.Scratch(4*groups*d.ValueHeads), q.Scratch(4*groups*d.ValueHeads)
 	rule := deltaOf(u, ba, logA, dt, first, d)
@@ -432,9 +435,11 @@ func (b *deltaBackward) gradientsTensor(r deltaRule, states, from uint64, lo, hi
 // eachHead starts a thread block for each value head of n sequences and each slice of its columns, eachChunk one for
 // each chunk and key head.
 func (b *deltaBackward) eachHead(name, module string, n, shared int, args unsafe.Pointer) {
-	b.Launch(Launch{Module: module, Kernel: name, Grid: [3]int{n * b.d.ValueHeads, ceil(b.d.ValueDim, deltaSlice), 1}, Block: b.form.threads(), Shared: shared, Args: args})
+	grid := [3]int{n * b.d.ValueHeads, ceil(b.d.ValueDim, deltaSlice), 1}
+	b.Launch(Launch{Module: module, Kernel: name, Grid: grid, Block: b.form.threads(), Shared: shared, Args: args})
 }
 
 func (b *deltaBackward) eachChunk(name, module string, r deltaRule, n, shared int, args unsafe.Pointer) {
-	b.Launch(Launch{Module: module, Kernel: name, Grid: [3]int{int(r.chunks), n * b.d.KeyHeads, 1}, Block: b.form.threads(), Shared: shared, Args: args})
+	grid := [3]int{int(r.chunks), n * b.d.KeyHeads, 1}
+	b.Launch(Launch{Module: module, Kernel: name, Grid: grid, Block: b.form.threads(), Shared: shared, Args: args})
 }
