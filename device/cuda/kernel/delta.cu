@@ -40,7 +40,8 @@ template <class T> APR_DEVICE void delta_pairs(const DeltaPairsArgs &a) {
 
 struct DeltaMixArgs {
     DeltaRule d;
-    DeltaMixed *mixed; // [heads of all sequences, chunks of the launch]
+    void *mixed; // [heads of all sequences, chunks of the launch] DeltaMixed
+    u32 squares;
 };
 
 // join_squares ends the inverse of squares of 2·H rows on the diagonal, of which both halves are inverted and the rest is a lower
@@ -104,21 +105,22 @@ template <u32 D> APR_DEVICE void delta_mix(const DeltaMixArgs &a) {
     bf16 *q = (bf16 *)(room + SQUARE / 4), *k = q + CHUNK * d.pitch;
     const u32 chunk = d.chunk + block_y(), n = positions(d, chunk), head = block() % d.value_heads;
     const u64 row = (u64)(block() / d.value_heads) * d.len + chunk * CHUNK;
-    DeltaMixed &m = a.mixed[(u64)block() * d.chunks + block_y()];
-    load_packs(d, s, q, k, row, n, head / (d.value_heads / d.key_heads));
+    DeltaMixed &m = mixed_at(a.mixed, (u64)block() * d.chunks + block_y(), a.squares);
+    const bool pairs = a.squares > 2;
+    load_packs<THREADS>(d, s, q, k, row, n, head / (d.value_heads / d.key_heads));
     load_scalars<bf16>(d, s, row, chunk, n, head);
     const u32 i0 = warp() % 4 * 16, j0 = warp() / 4 * 32, g = lane() / 4, t2 = lane() % 4 * 2;
     float kk[4][4] = {}, qk[4][4] = {};
     for (u32 c = 0; c < d.dk; c += 16) {
         u32 ka[4], qa[4];
         across(ka, k + i0 * d.pitch + c, d.pitch);
-        across(qa, q + i0 * d.pitch + c, d.pitch);
+        if (pairs) across(qa, q + i0 * d.pitch + c, d.pitch);
         UNROLL for (u32 h = 0; h < 2; h++) {
             u32 b[4];
             columns_of(b, k, j0 + 16 * h, c, d.pitch);
             UNROLL for (u32 e = 0; e < 2; e++) {
                 mma_bf16(kk[2 * h + e], ka, b[2 * e], b[2 * e + 1]);
-                mma_bf16(qk[2 * h + e], qa, b[2 * e], b[2 * e + 1]);
+                if (pairs) mma_bf16(qk[2 * h + e], qa, b[2 * e], b[2 * e + 1]);
             }
         }
     }
@@ -130,13 +132,16 @@ template <u32 D> APR_DEVICE void delta_mix(const DeltaMixArgs &a) {
             l[i * PAIR + j + f] = j + f < i ? s.beta[i] * kk[e / 4][e % 4 + f] * between * s.rk[i] : 0.0f;
             p[f] = qk[e / 4][e % 4 + f] * between * s.rq[i];
         }
-        store_parts<2>(m.pairs, i * CHUNK + j, p[0], p[1]);
+        if (pairs) store_parts<2>(m.pairs, i * CHUNK + j, p[0], p[1]);
     }
     sync_block();
     invert(l, room);
     for (u32 e = 2 * thread(); e < SQUARE; e += 2 * THREADS) {
         const u32 i = e / CHUNK, j = e % CHUNK;
-        store_parts<3>(m.solve, e, j <= i ? l[i * PAIR + j] * s.beta[j] : 0.0f, j < i ? l[i * PAIR + j + 1] * s.beta[j + 1] : 0.0f);
+        u32 part[3];
+        parts_of(part, j <= i ? l[i * PAIR + j] * s.beta[j] : 0.0f, j < i ? l[i * PAIR + j + 1] * s.beta[j + 1] : 0.0f);
+        *(u32 *)(m.solve + e) = part[0], *(u32 *)(m.solve + SQUARE + e) = part[1];
+        if (a.squares > 4) *(u32 *)(m.third + e) = part[2];
     }
     if (thread() < CHUNK) {
         const u32 i = thread();
@@ -146,13 +151,13 @@ template <u32 D> APR_DEVICE void delta_mix(const DeltaMixArgs &a) {
 
 struct DeltaForwardArgs {
     DeltaRule d;
-    const void *pairs; // those of delta_pairs, or DeltaMixed
+    const void *pairs; // those of delta_pairs, or as many squares of DeltaMixed
     void *o;           // zero: not wanted
     float *states;     // zero: not wanted; [heads of all sequences, all chunks, dk·dv]: at the begin of each chunk
     const float *from; // zero: zeros
     float *to;         // zero: not wanted
     i64 o_stride, from_stride, to_stride;
-    u32 stages; // chunks in shared memory, on tensor cores
+    u32 stages, squares; // chunks in shared memory, on tensor cores
 };
 
 // A block has SLICE columns of the state of a value head, and goes from chunk to chunk.
@@ -230,7 +235,7 @@ template <class T> APR_DEVICE void delta_forward(const DeltaForwardArgs &a) {
     if (a.to) store_slice<W>(a.to + task * a.to_stride + col, state, d.dv, d.dk, wide);
 }
 
-// delta_forward on tensor cores, with states, x and the inverse as N parts; O: with outputs. A warp has 16 rows of the state in registers.
+// delta_forward on tensor cores, with states, x and the inverse as N parts; O: with outputs. The state is in registers.
 // While a chunk is computed the next one comes, if there is room for two.
 template <u32 D, int N, bool O> APR_DEVICE void delta_forward_tensor(const DeltaForwardArgs &a) {
     DYNAMIC_SHARED(memory);
@@ -239,12 +244,11 @@ template <u32 D, int N, bool O> APR_DEVICE void delta_forward_tensor(const Delta
     const u32 bytes = stage_bytes(d.pitch), x_part = CHUNK * LINE16, last = d.chunk + d.chunks;
     bf16 *rest = (bf16 *)(memory + a.stages * bytes), *parts = rest + 3 * x_part; // of the state, then of x
     const u64 row0 = (u64)(at.task / d.value_heads) * d.len, values = 2ull * d.key_heads * d.dk + (u64)at.head * d.dv + at.col;
-    const DeltaMixed *mixed = (const DeltaMixed *)a.pairs + (u64)at.task * d.chunks;
     const auto come = [&](u32 chunk) {
         load_stage<N, O>(stage_at(memory + chunk % a.stages * bytes, d.pitch), d, row0 + chunk * CHUNK, positions(d, chunk), at.key,
-            (const bf16 *)d.u + values, d.u_stride, at.wide, mixed + chunk - d.chunk);
+            (const bf16 *)d.u + values, d.u_stride, at.wide, mixed_at(a.pairs, (u64)at.task * d.chunks + chunk - d.chunk, a.squares));
     };
-    float state[2][2][4];
+    float state[2][4];
     load_state(state, a.from ? a.from + at.task * a.from_stride : nullptr, d, at);
     come(d.chunk);
     for (u32 chunk = d.chunk; chunk < last; chunk++) {
@@ -253,42 +257,38 @@ template <u32 D, int N, bool O> APR_DEVICE void delta_forward_tensor(const Delta
         const bool ahead = a.stages > 1 && chunk + 1 < last;
         if (ahead) come(chunk + 1);
         state_parts<N>(parts, state, d, at);
-        if (!O) store_state(a.states + ((u64)at.task * d.total + chunk) * at.size, state, d, at);
+        if (!O) store_chunk(a.states + ((u64)at.task * d.total + chunk) * at.size, state, d, at);
         if (ahead) copy_async_wait<1>();
         else copy_async_wait<0>();
         sync_block();
 
         // What v is beside what the state says, and e^G·QS.
-        float r[2][4] = {}, o[2][4] = {}, x[2][4] = {};
+        float r[4] = {}, o[4] = {}, x[4] = {};
         add_state<D, N, O>(r, o, g.k, g.q, d, parts, at);
-        UNROLL for (u32 e = 0; e < 8; e++) {
-            const u32 i = at.i0 + at.g + row_of(e), j = at.j0 + col_of(e) + at.t2 + e % 2;
-            r[e / 4][e % 4] = fma_rn(-g.decay_k[i], r[e / 4][e % 4], load(g.side + i * LINE16 + j));
-            o[e / 4][e % 4] *= g.decay_q[i];
+        UNROLL for (u32 e = 0; e < 4; e++) {
+            const u32 i = at.i0 + at.g + row_of(e), j = at.j0 + at.t2 + e % 2;
+            r[e] = fma_rn(-g.decay_k[i], r[e], load(g.side + i * LINE16 + j));
+            o[e] *= g.decay_q[i];
         }
         tile_parts<N>(rest, r, at);
         sync_block();
-        add_solved<N, false>(x, g.solve, rest, at);
-        float ends[2][4];
-        UNROLL for (u32 e = 0; e < 8; e++) ends[e / 4][e % 4] = g.end_k[at.i0 + at.g + row_of(e)] * x[e / 4][e % 4];
+        add_lower<N, N, false>(x, g.solve, rest, at);
+        float ends[4];
+        UNROLL for (u32 e = 0; e < 4; e++) ends[e] = g.end_k[at.i0 + at.g + row_of(e)] * x[e];
         tile_parts<N>(parts, ends, at);
         if (O) tile_parts<2>(parts + 3 * x_part, x, at);
         sync_block();
         if (O) {
-            for (u32 c = 0; c <= at.i0; c += 16) {
-                u32 f[2][4];
-                UNROLL for (u32 m = 0; m < 2; m++) across(f[m], g.pairs + m * CHUNK * PAIR16 + at.i0 * PAIR16 + c, PAIR16);
-                mma_squares<2, 2>(o, f, parts + 3 * x_part + c * LINE16 + at.j0, x_part);
-            }
+            add_lower<2, 2, false>(o, g.pairs, parts + 3 * x_part, at);
             bf16 *to = (bf16 *)a.o + (row0 + chunk * CHUNK) * a.o_stride + (u64)at.head * d.dv + at.col;
-            UNROLL for (u32 e = 0; e < 8; e++) {
-                const u32 i = at.i0 + at.g + row_of(e), j = at.j0 + col_of(e) + at.t2 + e % 2;
-                if (i < n && j < at.wide) store(to + i * a.o_stride + j, o[e / 4][e % 4]);
+            UNROLL for (u32 e = 0; e < 4; e += 2) {
+                const u32 i = at.i0 + at.g + row_of(e), j = at.j0 + at.t2;
+                if (i < n && j < at.wide) *(u32 *)(to + i * a.o_stride + j) = pack_bf16(o[e], o[e + 1]);
             }
         }
         // S = through·S + Σ_i k_i·(end_i·rk_i·x_i)ᵀ.
         if (at.live) {
-            UNROLL for (u32 e = 0; e < 16; e++) state[e / 8][e / 4 % 2][e % 4] *= g.through[n - 1];
+            UNROLL for (u32 e = 0; e < 8; e++) state[e / 4][e % 4] *= g.through[n - 1];
             add_outer<N>(state, g.k, d.pitch, parts, at);
         }
         sync_block();
@@ -364,14 +364,14 @@ template <class T> APR_DEVICE void delta_steps(const DeltaForwardArgs &a) {
 
 KERNEL(delta_pairs_bf16, DeltaPairsArgs, THREADS, 2) { delta_pairs<bf16>(a); }
 KERNEL(delta_pairs_f32, DeltaPairsArgs, THREADS, 2) { delta_pairs<float>(a); }
-KERNEL(delta_mix_bf16, DeltaMixArgs, THREADS, 2) { delta_mix<0>(a); }
-KERNEL(delta_mix_bf16_128, DeltaMixArgs, THREADS, 2) { delta_mix<128>(a); }
+KERNEL(delta_mix_bf16, DeltaMixArgs, THREADS, 3) { delta_mix<0>(a); }
+KERNEL(delta_mix_bf16_128, DeltaMixArgs, THREADS, 3) { delta_mix<128>(a); }
 KERNEL(delta_forward_bf16, DeltaForwardArgs, THREADS, 2) { delta_forward<bf16>(a); }
 KERNEL(delta_forward_f32, DeltaForwardArgs, THREADS, 1) { delta_forward<float>(a); }
-KERNEL(delta_forward_tensor_bf16, DeltaForwardArgs, THREADS, 1) { delta_forward_tensor<0, 3, true>(a); }
-KERNEL(delta_forward_tensor_bf16_128, DeltaForwardArgs, THREADS, 1) { delta_forward_tensor<128, 3, true>(a); }
-KERNEL(delta_states_tensor_bf16, DeltaForwardArgs, THREADS, 1) { delta_forward_tensor<0, 2, false>(a); }
-KERNEL(delta_states_tensor_bf16_128, DeltaForwardArgs, THREADS, 1) { delta_forward_tensor<128, 2, false>(a); }
+KERNEL(delta_forward_tensor_bf16, DeltaForwardArgs, TEAM, 1) { delta_forward_tensor<0, 3, true>(a); }
+KERNEL(delta_forward_tensor_bf16_128, DeltaForwardArgs, TEAM, 1) { delta_forward_tensor<128, 3, true>(a); }
+KERNEL(delta_states_tensor_bf16, DeltaForwardArgs, TEAM, 1) { delta_forward_tensor<0, 2, false>(a); }
+KERNEL(delta_states_tensor_bf16_128, DeltaForwardArgs, TEAM, 1) { delta_forward_tensor<128, 2, false>(a); }
 KERNEL(delta_steps_bf16, DeltaForwardArgs, THREADS, 4) { delta_steps<bf16>(a); }
 KERNEL(delta_steps_f32, DeltaForwardArgs, THREADS, 4) { delta_steps<float>(a); }
 KERNEL(delta_step_bf16, DeltaStepArgs, STEP_THREADS, 1) { delta_step<bf16>(a); }

@@ -87,28 +87,43 @@ template <class T> APR_DEVICE void load_scalars(const DeltaRule &d, DeltaScalars
         s.begin[i] = i < n && ((at == 0 && !d.goes_on) || (d.first && d.first[row + i] >= (i32)at));
     }
     sync_block();
+    double sum = 0;
     i32 begin = -1;
-    if (i < CHUNK) {
-        double sum = 0;
-        for (u32 j = 0; j <= i; j++) {
-            sum += (double)s.g[j];
-            if (s.begin[j]) begin = (i32)j;
+    if (i < CHUNK) { // two warps: up to each position, and in the second what the first one has besides
+        sum = s.g[i], begin = s.begin[i] ? (i32)i : -1;
+        UNROLL for (u32 m = 1; m < 32; m *= 2) {
+            const u32 from = (lane() - m) % 32;
+            const double before = shfl(sum, (int)from);
+            const i32 earlier = shfl(begin, (int)from);
+            if (lane() < m) continue;
+            sum += before;
+            if (earlier > begin) begin = earlier;
         }
-        s.total[i] = sum;
+        const double all = warp_sum((double)s.g[lane()]);
+        i32 last = s.begin[lane()] ? (i32)lane() : -1;
+        UNROLL for (int m = 16; m; m /= 2) {
+            const i32 other = shfl_xor(last, m);
+            if (other > last) last = other;
+        }
+        if (warp()) sum += all, begin = begin < 0 ? last : begin;
     }
     sync_block();
     if (i < CHUNK) {
+        s.total[i] = sum;
         s.begin[i] = begin;
-        s.decay[i] = begin < 0 ? exp_exact((float)s.total[i]) : 0.0f;
+        s.decay[i] = begin < 0 ? exp_exact((float)sum) : 0.0f;
     }
     sync_block();
     if (i < CHUNK) s.end[i] = i < n && (i32)i >= s.begin[n - 1] ? exp_exact((float)(s.total[n - 1] - s.total[i])) : 0.0f;
     sync_block();
 }
 
-// decay_between returns m_ij.
+// decay_between returns m_ij, without branches, so that the exponentials of a thread go on beside each other.
 APR_DEVICE float decay_between(const DeltaScalars &s, u32 i, u32 j) {
-    return j <= i && (i32)j >= s.begin[i] ? exp_exact((float)(s.total[i] - s.total[j])) : 0.0f;
+    const float x = (float)(s.total[i] - s.total[j]); // above 0 where j > i
+    const float e = exp_exact<false>(x < -87.0f ? -87.0f : x > 0.0f ? 0.0f : x);
+    const bool counts = (j <= i) & ((i32)j >= s.begin[i]) & !(x < -87.0f);
+    return counts ? e : 0.0f;
 }
 
 // load_pair reads one of the matrices that delta_pairs wrote: m∘kkᵀ below the diagonal, or m∘qkᵀ.

@@ -17,14 +17,21 @@ const (
 // Of delta.cuh, delta_tensor.cuh and the .cu files.
 const (
 	deltaThreads = 256
-	deltaSlice   = 32 // columns of a state in a thread block
-	deltaPart    = 16 // columns that the last kernel of the backward takes at a time
-	deltaWide    = 64 // on tensor cores
+	deltaTeam    = 512 // of kernels on tensor cores that fill a multiprocessor with one block
+	deltaSlice   = 32  // columns of a state in a thread block
+	deltaPart    = 16  // columns that the last kernel of the backward takes at a time
+	deltaWide    = 64  // on tensor cores
 	deltaPairs   = 2 * 4 * device.DeltaChunk * device.DeltaChunk
-	deltaScalars = (2 + 11) * 4 * device.DeltaChunk                                    // bytes of struct DeltaScalars
-	deltaFill    = 128                                                                 // thread blocks of delta_gradients that fill a large device once
-	deltaSteps   = 16                                                                  // up to how many positions come one by one
-	deltaMixed   = (3+2)*2*device.DeltaChunk*device.DeltaChunk + 4*4*device.DeltaChunk // bytes of struct DeltaMixed
+	deltaScalars = (2 + 11) * 4 * device.DeltaChunk                 // bytes of struct DeltaScalars
+	deltaFill    = 128                                              // blocks of delta_gradients that fill a large device
+	deltaSteps   = 16                                               // up to how many positions come one by one
+	deltaMixed   = 4*4*device.DeltaChunk + deltaSquares*deltaSquare // bytes of struct DeltaMixed
+	deltaSquare  = 2 * device.DeltaChunk * device.DeltaChunk
+
+	// Squares of DeltaMixed that passes read.
+	deltaSquares         = 5
+	deltaBackwardSquares = 4
+	deltaStatesSquares   = 2
 )
 
 // deltaScratch bounds the pairs and states of an operation; partial sums of the backward take little beside them. Tests set less.
@@ -39,10 +46,11 @@ type deltaRule struct {
 	goesOn, chunk, chunks, all, pitch uint32
 }
 
-// deltaPairsArgs is struct DeltaPairsArgs of delta.cu, and DeltaMixArgs.
+// deltaPairsArgs is struct DeltaPairsArgs of delta.cu, and with squares DeltaMixArgs.
 type deltaPairsArgs struct {
-	d     deltaRule
-	pairs uint64
+	d       deltaRule
+	pairs   uint64
+	squares uint32
 }
 
 // deltaForwardArgs is struct DeltaForwardArgs of delta.cu.
@@ -50,7 +58,7 @@ type deltaForwardArgs struct {
 	d                             deltaRule
 	pairs, o, states, from, to    uint64
 	oStride, fromStride, toStride int64
-	stages                        uint32
+	stages, squares               uint32
 }
 
 // deltaStatesBackwardArgs is struct DeltaStatesBackwardArgs of delta_backward.cu.
@@ -129,6 +137,23 @@ type deltaForm struct {
 	sized   string // of names of kernels on tensor cores for heads of 128 keys and values, as published models have them
 	pitch   int    // distance of rows of q and k in shared memory
 	between int    // bytes of what positions of a chunk have to do with each other
+	squares int    // of DeltaMixed, on tensor cores
+}
+
+// keeps returns the form of a pass that reads so many squares of DeltaMixed.
+func (f deltaForm) keeps(squares int) deltaForm {
+	if f.stages > 0 {
+		f.squares, f.between = squares, deltaMixed-(deltaSquares-squares)*deltaSquare
+	}
+	return f
+}
+
+// threads returns those of a kernel that goes from chunk to chunk.
+func (f deltaForm) threads() int {
+	if f.stages > 0 {
+		return deltaTeam
+	}
+	return deltaThreads
 }
 
 // deltaFormOf chooses: tensor cores where rows of bfloat16 are whole fragments, at addresses of asynchronous copies,
@@ -147,17 +172,19 @@ func deltaFormOf(u Mat, d device.Delta, most int, others ...Mat) deltaForm {
 		if d.KeyDim == 128 && d.ValueDim == 128 {
 			sized = "_128"
 		}
-		return deltaForm{"delta_forward_tensor_bf16" + sized, stages, stages*stage + work, sized, pitch, deltaMixed}
+		return deltaForm{
+			"delta_forward_tensor_bf16" + sized, stages, stages*stage + work, sized, pitch, deltaMixed, deltaSquares,
+		}
 	}
 	return deltaForm{
-		"delta_forward_" + typeName(u.Type), 0, deltaForwardBytes(d, u.Type), "", deltaPitch(d.KeyDim, u.Type), deltaPairs,
+		"delta_forward_" + typeName(u.Type), 0, deltaForwardBytes(d, u.Type), "", deltaPitch(d.KeyDim, u.Type), deltaPairs, 0,
 	}
 }
 
 // deltaGradientsTensorBytes returns the shared memory of delta_gradients on tensor cores: numbers of positions, q, k,
 // tiles of 64 columns, and two parts of states, in whose place four matrices of positions come.
 func deltaGradientsTensorBytes(d device.Delta, pitch int) int {
-	const line, rows = deltaWide + 8, ((2+2+4+1)*device.DeltaChunk + 34 + 3) / 4 * 16
+	const line, rows = deltaWide + 8, ((4+4+4+1)*device.DeltaChunk + 34 + 3) / 4 * 16
 	states := max(4*ceil(d.KeyDim, 64)*64, 8*device.DeltaChunk)
 	return deltaScalars + rows + 2*device.DeltaChunk*2*pitch + 2*line*(7*device.DeltaChunk+states)
 }
@@ -175,13 +202,12 @@ type deltaSegment struct {
 	seqs, chunks int
 }
 
-// deltaSegments returns how many at a time where each chunk of a head takes perChunk bytes and each head a state besides.
-func deltaSegments(d device.Delta, perChunk int) deltaSegment {
-	state := 4 * d.KeyDim * d.ValueDim
+// deltaSegments returns how many at a time where each head takes perHead bytes, and each chunk of it perChunk.
+func deltaSegments(d device.Delta, perHead, perChunk int) deltaSegment {
 	room := deltaScratch / d.ValueHeads
-	need(room >= state+perChunk, "DeltaNet", "too many heads for the scratch memory")
-	s := deltaSegment{seqs: min(max(1, d.Batch), room/(state+perChunk))}
-	s.chunks = min(d.Chunks(), (room/s.seqs-state)/perChunk)
+	need(room >= perHead+perChunk, "DeltaNet", "too many heads for the scratch memory")
+	s := deltaSegment{seqs: min(max(1, d.Batch), room/(perHead+perChunk))}
+	s.chunks = min(d.Chunks(), (room/s.seqs-perHead)/perChunk)
 	return s
 }
 
@@ -209,8 +235,8 @@ func DeltaNet(q Queue, o, u, ba, logA, dt, from, to, first Mat, d device.Delta, 
 		a.launch(q, deltaForm{kernel: "delta_steps_" + typeName(u.Type)}, d, d.Batch)
 		return
 	}
-	form, state := deltaFormOf(u, d, shared), d.KeyDim*d.ValueDim
-	segment := deltaSegments(d, form.between)
+	form, state := deltaFormOf(u, d, shared, o), d.KeyDim*d.ValueDim
+	segment := deltaSegments(d, 4*state, form.between)
 	pairs := q.Scratch(segment.seqs * d.ValueHeads * segment.chunks * form.between)
 	carried := Mat{Rows: segment.seqs * d.ValueHeads, Cols: state, Stride: state, Type: tensor.F32}
 	if segment.chunks < d.Chunks() {
@@ -258,7 +284,7 @@ func (r deltaRule) launchBetween(q Queue, to uint64, f deltaForm, t tensor.DType
 		l.Kernel = "delta_mix_bf16" + f.sized
 		l.Shared = deltaScalars + 4*(square+device.DeltaChunk+square/4) + 2*2*device.DeltaChunk*f.pitch
 	}
-	l.Args = unsafe.Pointer(&deltaPairsArgs{r, to})
+	l.Args = unsafe.Pointer(&deltaPairsArgs{r, to, uint32(f.squares)})
 	q.Launch(l)
 }
 
@@ -270,47 +296,54 @@ func forwardArgs(r deltaRule, o, from, to Mat) *deltaForwardArgs {
 
 // launch runs a kernel with a thread block for each value head of n sequences and each slice of its columns.
 func (a *deltaForwardArgs) launch(q Queue, f deltaForm, d device.Delta, n int) {
-	a.d.pitch, a.stages = uint32(f.pitch), uint32(f.stages)
+	a.d.pitch, a.stages, a.squares = uint32(f.pitch), uint32(f.stages), uint32(f.squares)
 	q.Launch(Launch{
-		Module: DeltaModule, Kernel: f.kernel, Grid: [3]int{n * d.ValueHeads, ceil(d.ValueDim, deltaSlice), 1}, Block: deltaThreads,
-		Shared: f.shared, Args: unsafe.Pointer(a),
+		Module: DeltaModule, Kernel: f.kernel, Grid: [3]int{n * d.ValueHeads, ceil(d.ValueDim, deltaSlice), 1},
+		Block: f.threads(), Shared: f.shared, Args: unsafe.Pointer(a),
 	})
 }
 
 // DeltaNetBackward writes du and dba, and adds to dLogA and ddt: see device.LinearAttention. Sums are float32, in an order that
 // depends on the shape alone.
 //
-// First the forward again, which leaves in states the state at the begin of each chunk. Then, for as many chunks as
-// scratch memory has room for at a time, delta_states_backward goes from the last chunk to the first with the gradient
-// of the state behind each, and delta_gradients has a thread block for each chunk of a key head, with the value heads
-// that read it.
+// First the forward again, which leaves in states the state at the begin of each chunk; it has all the scratch memory,
+// and on tensor cores wants less of each chunk than gradients do. Then, for as many chunks as scratch memory has room
+// for at a time, delta_states_backward goes from the last chunk to the first with the gradient of the state behind
+// each, and delta_gradients has a thread block for each chunk of a key head, with the value heads that read it.
 //
 // On tensor cores delta_states_backward solves for the gradient of v too, which delta_gradients reads again.
 func DeltaNetBackward(q Queue, du, dba, dLogA, ddt, do, u, ba, logA, dt, states, first Mat, d device.Delta, shared int) {
 	if d.Batch == 0 || d.Len == 0 {
 		return
 	}
-	form := deltaFormOf(u, d, shared, do, du)
-	perChunk := 4 * d.KeyDim * d.ValueDim
+	form := deltaFormOf(u, d, shared, do, du).keeps(deltaBackwardSquares)
 	if form.stages > 0 && deltaGradientsTensorBytes(d, form.pitch) > shared {
 		form = deltaFormOf(u, d, 0)
 	}
 	b := &deltaBackward{Queue: q, d: d, t: u.Type, form: form, do: do, du: du, dba: dba, dLogA: dLogA, ddt: ddt}
+	state, solved := 4*d.KeyDim*d.ValueDim, 0
 	if form.stages > 0 {
-		perChunk += 2 * 2 * device.DeltaChunk * d.ValueDim
+		solved = 2 * 2 * device.DeltaChunk * d.ValueDim
 	}
-	b.segment = deltaSegments(d, form.between+perChunk)
+	perChunk := form.between + state + solved
+	b.segment = deltaSegments(d, state+2*4*d.Chunks(), perChunk)
 	if fill := deltaFill / (b.segment.seqs * d.KeyHeads); form.stages > 0 && fill > 0 && b.segment.chunks > fill {
 		b.segment.chunks -= b.segment.chunks % fill
 	}
 	heads := b.segment.seqs * d.ValueHeads
 	need(b.segment.seqs*d.KeyHeads <= mostGroups && b.segment.chunks <= mostGroups, "DeltaNetBackward", "too many heads")
-	b.between, b.after = q.Scratch(heads*b.segment.chunks*form.between), q.Scratch(heads*b.segment.chunks*4*d.KeyDim*d.ValueDim)
-	if form.stages > 0 {
-		b.w = q.Scratch(heads * b.segment.chunks * 2 * 2 * device.DeltaChunk * d.ValueDim)
+	b.between = q.Scratch(heads * b.segment.chunks * perChunk)
+	b.after = b.between + uint64(heads*b.segment.chunks*form.between)
+	b.w = b.after + uint64(heads*b.segment.chunks*state)
+	b.first, b.forward = form, b.segment.chunks
+	if b.segment.chunks < d.Chunks() { // the forward has the room of all
+		b.first = form.keeps(deltaStatesSquares)
+		b.forward = min(d.Chunks(), b.segment.chunks*perChunk/b.first.between)
 	}
-	b.carried = Mat{Ptr: q.Scratch(heads * 4 * d.KeyDim * d.ValueDim), Rows: heads, Cols: d.KeyDim * d.ValueDim, Stride: d.KeyDim * d.ValueDim, Type: tensor.F32}
-	groups := b.segment.seqs * b.segment.chunks
+	need(b.forward <= mostGroups, "DeltaNetBackward", "too many chunks")
+	size := d.KeyDim * d.ValueDim
+	b.carried = Mat{Ptr: q.Scratch(heads * state), Rows: heads, Cols: size, Stride: size, Type: tensor.F32}
+	groups := b.segment.seqs * d.Chunks()
 	b.partLogA, b.partDT = q.Scratch(4*groups*d.ValueHeads), q.Scratch(4*groups*d.ValueHeads)
 	rule := deltaOf(u, ba, logA, dt, first, d)
 	eachSequences(d.Batch, b.segment.seqs, func(lo, hi int) {
@@ -323,8 +356,9 @@ type deltaBackward struct {
 	Queue
 	d                 device.Delta
 	t                 tensor.DType
-	form              deltaForm
+	form, first       deltaForm // first: of the forward
 	segment           deltaSegment
+	forward           int // chunks of the forward at a time
 	do, du, dba       Mat
 	dLogA, ddt        Mat
 	between, after, w uint64 // of the chunks of a segment: of their positions, gradients of the states behind them, and of v
@@ -336,23 +370,23 @@ type deltaBackward struct {
 func (b *deltaBackward) run(r deltaRule, states uint64, lo, hi int) {
 	d, n, chunks := b.d, hi-lo, b.d.Chunks()
 	var at Mat
-	for c := 0; c < chunks; c += b.segment.chunks {
-		r.chunk, r.chunks = uint32(c), uint32(min(b.segment.chunks, chunks-c))
-		r.launchBetween(b, b.between, b.form, b.t, d, n)
+	for c := 0; c < chunks; c += b.forward {
+		r.chunk, r.chunks = uint32(c), uint32(min(b.forward, chunks-c))
+		r.launchBetween(b, b.between, b.first, b.t, d, n)
 		a := forwardArgs(r, Mat{}, at, b.carried)
 		a.pairs, a.states = b.between, states
-		form := b.form
+		form := b.first
 		if form.stages > 0 {
 			form.kernel = "delta_states_tensor_bf16" + form.sized
 		}
 		a.launch(b, form, d, n)
 		at = b.carried
 	}
-	from, there := uint64(0), r.chunk
+	from := uint64(0)
 	for end := chunks; end > 0; end -= b.segment.chunks {
 		r.chunk = uint32(max(0, end-b.segment.chunks))
 		r.chunks = uint32(end) - r.chunk
-		if r.chunk != there { // what is between positions of the last ones is there
+		if b.segment.chunks < chunks { // else what is between positions is there
 			r.launchBetween(b, b.between, b.form, b.t, d, n)
 		}
 		if b.form.stages > 0 {
@@ -361,9 +395,9 @@ func (b *deltaBackward) run(r deltaRule, states uint64, lo, hi int) {
 			b.gradients(r, states, from, lo, hi)
 		}
 		from = b.carried.Ptr
-		columnSum(b, b.dLogA, b.partLogA, n*int(r.chunks))
-		columnSum(b, b.ddt, b.partDT, n*int(r.chunks))
 	}
+	columnSum(b, b.dLogA, b.partLogA, n*chunks)
+	columnSum(b, b.ddt, b.partDT, n*chunks)
 }
 
 // rows are the operands of sequences [lo,hi).
@@ -401,9 +435,11 @@ func (b *deltaBackward) gradientsTensor(r deltaRule, states, from uint64, lo, hi
 // eachHead starts a thread block for each value head of n sequences and each slice of its columns, eachChunk one for
 // each chunk and key head.
 func (b *deltaBackward) eachHead(name, module string, n, shared int, args unsafe.Pointer) {
-	b.Launch(Launch{Module: module, Kernel: name, Grid: [3]int{n * b.d.ValueHeads, ceil(b.d.ValueDim, deltaSlice), 1}, Block: deltaThreads, Shared: shared, Args: args})
+	grid := [3]int{n * b.d.ValueHeads, ceil(b.d.ValueDim, deltaSlice), 1}
+	b.Launch(Launch{Module: module, Kernel: name, Grid: grid, Block: b.form.threads(), Shared: shared, Args: args})
 }
 
 func (b *deltaBackward) eachChunk(name, module string, r deltaRule, n, shared int, args unsafe.Pointer) {
-	b.Launch(Launch{Module: module, Kernel: name, Grid: [3]int{int(r.chunks), n * b.d.KeyHeads, 1}, Block: deltaThreads, Shared: shared, Args: args})
+	grid := [3]int{int(r.chunks), n * b.d.KeyHeads, 1}
+	b.Launch(Launch{Module: module, Kernel: name, Grid: grid, Block: b.form.threads(), Shared: shared, Args: args})
 }

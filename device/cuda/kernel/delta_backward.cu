@@ -94,7 +94,7 @@ struct DeltaGradientsArgs {
     void *du, *dba;
     const float *states; // [heads of all sequences, all chunks, dk·dv]: at the begin of each chunk
     const float *after;  // [heads of all sequences, chunks of the launch, dk·dv]: gradients of the states behind chunks
-    float *d_log_a, *d_dt; // [sequences · chunks of the launch, value heads]
+    float *d_log_a, *d_dt; // [sequences · all chunks, value heads]
     i64 dout_stride, du_stride, dba_stride;
 };
 
@@ -365,7 +365,7 @@ template <class T> APR_DEVICE void delta_gradients(const DeltaGradientsArgs &a) 
         DeltaSums sums = {};
         for (u32 col = 0; col < d.dv; col += PART)
             delta_part<T>(a, s, m, q, k, sums, dq, dk, row, n, head, col, task * d.total + chunk, slot);
-        delta_decays<T>(a, s, *(DeltaGradient *)m.x, m.kk, m.p, sums, row, n, head, (u64)seq * d.chunks + block());
+        delta_decays<T>(a, s, *(DeltaGradient *)m.x, m.kk, m.p, sums, row, n, head, (u64)seq * d.total + chunk);
         const float *across[8], *down[8];
         const T *units[4];
         places(across, m.p, warp(), 8, PAIR, CHUNK);

@@ -4,7 +4,7 @@
 
 struct DeltaStatesBackwardArgs {
     DeltaRule d;
-    const DeltaMixed *mixed;
+    const void *mixed; // of BACKWARD_SQUARES
     const bf16 *dout;
     bf16 *du;
     float *after;      // [heads of all sequences, chunks of the launch, dk·dv]: the gradient of the state behind each chunk
@@ -28,9 +28,9 @@ template <u32 D> APR_DEVICE void delta_states_backward(const DeltaStatesBackward
     const u32 column = at.head * d.dv + at.col;
     const auto come = [&](u32 chunk) {
         load_stage<2, true>(stage_at(memory + chunk % a.stages * bytes, d.pitch), d, row0 + chunk * CHUNK, positions(d, chunk), at.key, a.dout + column, a.dout_stride,
-            at.wide, a.mixed + first + chunk - d.chunk);
+            at.wide, mixed_at(a.mixed, first + chunk - d.chunk, BACKWARD_SQUARES));
     };
-    float state[2][2][4];
+    float state[2][4];
     load_state(state, a.from ? a.from + at.task * at.size : nullptr, d, at);
     come(d.chunk + d.chunks - 1);
     for (u32 chunk = d.chunk + d.chunks; chunk-- > d.chunk;) {
@@ -40,40 +40,36 @@ template <u32 D> APR_DEVICE void delta_states_backward(const DeltaStatesBackward
         const bool ahead = a.stages > 1 && chunk > d.chunk;
         if (ahead) come(chunk - 1);
         state_parts<2>(parts, state, d, at);
-        store_state(a.after + slot * at.size, state, d, at);
+        store_chunk(a.after + slot * at.size, state, d, at);
         if (ahead) copy_async_wait<1>();
         else copy_async_wait<0>();
         sync_block();
 
-        float z[2][4] = {}, w[2][4] = {};
+        float z[4] = {}, w[4] = {};
         add_state<D, 2, false>(z, w, g.k, g.q, d, parts, at);
-        UNROLL for (u32 e = 0; e < 8; e++) z[e / 4][e % 4] *= g.end_k[at.i0 + at.g + row_of(e)];
-        for (u32 c = at.i0; c < CHUNK; c += 16) { // what is above the diagonal is transposed
-            u32 f[2][4];
-            UNROLL for (u32 m = 0; m < 2; m++) down(f[m], g.pairs + m * CHUNK * PAIR16 + c * PAIR16 + at.i0, PAIR16);
-            mma_squares<2, 1>(z, f, g.side + c * LINE16 + at.j0, 0);
-        }
+        UNROLL for (u32 e = 0; e < 4; e++) z[e] *= g.end_k[at.i0 + at.g + row_of(e)];
+        add_lower<2, 1, true>(z, g.pairs, g.side, at);
         tile_parts<2>(rest, z, at);
         sync_block();
-        add_solved<2, true>(w, g.solve, rest, at);
-        float dk[2][4], dq[2][4];
-        UNROLL for (u32 e = 0; e < 8; e++) {
-            const u32 i = at.i0 + at.g + row_of(e), j = at.j0 + col_of(e) + at.t2 + e % 2;
-            dk[e / 4][e % 4] = -g.decay_k[i] * w[e / 4][e % 4];
-            dq[e / 4][e % 4] = g.decay_q[i] * load(g.side + i * LINE16 + j);
-            if (i < n && j < at.wide) store(a.du + (row0 + chunk * CHUNK + i) * a.du_stride + 2ull * d.key_heads * d.dk + column + j, w[e / 4][e % 4]);
-        }
-        UNROLL for (u32 e = 0; e < 8; e += 2) {
-            const u32 i = at.i0 + at.g + row_of(e), j = at.j0 + col_of(e) + at.t2;
+        add_lower<2, 2, true>(w, g.solve, rest, at);
+        float dk[4], dq[4];
+        UNROLL for (u32 e = 0; e < 4; e += 2) {
+            const u32 i = at.i0 + at.g + row_of(e), j = at.j0 + at.t2;
+            UNROLL for (u32 f = 0; f < 2; f++) {
+                dk[e + f] = -g.decay_k[i] * w[e + f];
+                dq[e + f] = g.decay_q[i] * load(g.side + i * LINE16 + j + f);
+            }
             u32 part[2];
-            parts_of(part, w[e / 4][e % 4], w[e / 4][e % 4 + 1]);
-            if (j < at.wide) UNROLL for (u32 m = 0; m < 2; m++) *(u32 *)(a.w + ((2 * slot + m) * CHUNK + i) * d.dv + at.col + j) = part[m];
+            parts_of(part, w[e], w[e + 1]);
+            if (j >= at.wide) continue;
+            if (i < n) *(u32 *)(a.du + (row0 + chunk * CHUNK + i) * a.du_stride + 2ull * d.key_heads * d.dk + column + j) = part[0];
+            UNROLL for (u32 m = 0; m < 2; m++) *(u32 *)(a.w + ((2 * slot + m) * CHUNK + i) * d.dv + at.col + j) = part[m];
         }
         tile_parts<2>(parts, dk, at);
         tile_parts<2>(parts + 2 * x_part, dq, at);
         sync_block();
         if (at.live) {
-            UNROLL for (u32 e = 0; e < 16; e++) state[e / 8][e / 4 % 2][e % 4] *= g.through[n - 1];
+            UNROLL for (u32 e = 0; e < 8; e++) state[e / 4][e % 4] *= g.through[n - 1];
             add_outer<2>(state, g.k, d.pitch, parts, at);
             add_outer<2>(state, g.q, d.pitch, parts + 2 * x_part, at);
         }
@@ -87,18 +83,18 @@ constexpr u32 WIDE = 64, WIDE16 = WIDE + 8; // columns of v that delta_gradients
 
 struct DeltaGradientsArgs {
     DeltaRule d;
-    const DeltaMixed *mixed;
+    const void *mixed; // of BACKWARD_SQUARES
     const bf16 *dout, *w;
     bf16 *du, *dba;
     const float *states; // [heads of all sequences, all chunks, dk·dv]: at the begin of each chunk
     const float *after;  // [heads of all sequences, chunks of the launch, dk·dv]: gradients of the states behind chunks
-    float *d_log_a, *d_dt; // [sequences · chunks of the launch, value heads]
+    float *d_log_a, *d_dt; // [sequences · all chunks, value heads]
     i64 dout_stride, du_stride, dba_stride;
 };
 
-// DeltaRows are sums of positions: by the two warps that have a row, and by the four that have a column.
+// DeltaRows are sums of positions: by the four warps that have a row, and by the four that have a column.
 struct DeltaRows {
-    float total[2][CHUNK], carried[2][CHUNK], columns[4][CHUNK];
+    float total[4][CHUNK], carried[4][CHUNK], columns[4][CHUNK];
     float beta[CHUNK];
     float whole[33], last;
 };
@@ -108,22 +104,26 @@ struct DeltaTiles { // shared memory of delta_gradients
     u32 pitch, state_part;
 };
 
+// columns_at returns the first of a warp's 16 columns, where its rows are those from warp()/4·16 on: of the tiles on and
+// below the diagonal each scheduler has two or three.
+APR_DEVICE u32 columns_at() { return (warp() - (warp() / 4) * (warp() / 4 + 1) / 2) % 4 * 16; }
+
 // state_slices writes two parts of `wide` columns of a state and of its gradient, zeros beyond their rows and columns, and returns what
 // a thread has of ⟨S, dS⟩.
 APR_DEVICE float state_slices(const DeltaTiles &m, const float *state, const float *after, const DeltaRule &d, u32 wide) {
-    constexpr u32 PACKS = WIDE / 4, TOGETHER = 4; // packs of a thread on their way at a time
+    constexpr u32 PACKS = WIDE / 4, TOGETHER = 2; // packs of a thread on their way at a time
     float sum = 0;
-    for (u32 e0 = thread(); e0 < m.state_part / WIDE16 * PACKS; e0 += TOGETHER * THREADS) {
+    for (u32 e0 = thread(); e0 < m.state_part / WIDE16 * PACKS; e0 += TOGETHER * TEAM) {
         f32x4 v[TOGETHER][2] = {};
         UNROLL for (u32 n = 0; n < TOGETHER; n++) {
-            const u32 e = e0 + n * THREADS, r = e / PACKS, c = e % PACKS * 4;
+            const u32 e = e0 + n * TEAM, r = e / PACKS, c = e % PACKS * 4;
             if (r < d.dk && c < wide) {
                 const u64 at = (u64)r * d.dv + c;
                 v[n][0] = __builtin_bit_cast(f32x4, load16(state + at)), v[n][1] = __builtin_bit_cast(f32x4, load16(after + at));
             }
         }
         UNROLL for (u32 n = 0; n < TOGETHER; n++) { // rows are a multiple of 64, and so packs of what is taken at a time
-            const u32 e = e0 + n * THREADS, at = e / PACKS * WIDE16 + e % PACKS * 4;
+            const u32 e = e0 + n * TEAM, at = e / PACKS * WIDE16 + e % PACKS * 4;
             UNROLL for (u32 i = 0; i < 4; i++) sum = fma_rn(v[n][0][i], v[n][1][i], sum);
             UNROLL for (u32 w = 0; w < 2; w++) {
                 u32 lo[2], hi[2];
@@ -151,31 +151,45 @@ template <int A, int B, int N> APR_DEVICE void add_transposed(float (&d)[N][4], 
             }
     }
 }
-// add_scaled adds f_i·t_ij to to_ij, and x_ij·r_i·f_i·t_ij to the sums of a thread's two rows; columns beyond dk are left out.
-APR_DEVICE void add_scaled(float (&to)[8][4], float (&sums)[2], const float (&t)[8][4], const bf16 *x, u32 pitch, const float *r, const float *f, u32 i0, u32 j0,
-    u32 dk) {
-    UNROLL for (u32 e = 0; e < 32; e++) {
-        const u32 i = i0 + lane() / 4 + row_of(e), j = j0 + col_of(e) + lane() % 4 * 2 + e % 2;
-        if (j >= dk) continue;
-        const float v = f[i] * t[e / 4][e % 4];
-        to[e / 4][e % 4] += v;
-        sums[e / 2 % 2] = fma_rn(load(x + i * pitch + j) * r[i], v, sums[e / 2 % 2]);
+// two_of returns a pair of bfloat16.
+APR_DEVICE f32x2 two_of(const bf16 *p) {
+    const u32 pair = *(const u32 *)p;
+    return f32x2{from_bits(pair << 16), from_bits(pair & 0xffff0000u)};
+}
+// add_scaled adds f_i·t_ij to to_ij, and x_ij·r_i·f_i·t_ij to the sums of a thread's two rows, or takes them away;
+// columns beyond dk are left out.
+template <bool LESS> APR_DEVICE void add_scaled(float (&to)[4][4], float (&sums)[2], const float (&t)[4][4], const bf16 *x, u32 pitch, const float *r,
+    const float *f, u32 i0, u32 j0, u32 dk) {
+    UNROLL for (u32 h = 0; h < 2; h++) {
+        const u32 i = i0 + lane() / 4 + 8 * h;
+        const float by = LESS ? -f[i] : f[i];
+        float sum = 0;
+        UNROLL for (u32 n = 0; n < 4; n++) {
+            const u32 j = j0 + 8 * n + lane() % 4 * 2;
+            if (j >= dk) continue;
+            const f32x2 at = two_of(x + i * pitch + j);
+            UNROLL for (u32 e = 0; e < 2; e++) {
+                to[n][2 * h + e] = fma_rn(by, t[n][2 * h + e], to[n][2 * h + e]);
+                sum = fma_rn(at[e], t[n][2 * h + e], sum);
+            }
+        }
+        sums[h] = fma_rn(r[i] * by, sum, sums[h]);
     }
 }
 
 struct DeltaSums { // what a thread adds up over the columns of v
-    float dp[4][4], da[4][4]; // do·xᵀ and w·xᵀ, 16 by 32 positions
+    float dp[2][4], da[2][4]; // do·xᵀ and w·xᵀ, 16 by 16 positions
     float total[2], carried[2], beta;
     float states; // ⟨S, dS⟩
 };
 
 // add_slice goes through WIDE columns of v, from col on.
 APR_DEVICE void add_slice(const DeltaGradientsArgs &a, const DeltaRule &d, const DeltaScalars &s, const DeltaTiles &m, DeltaSums &sums,
-    float (&dq)[8][4], float (&dk)[8][4], u64 row, u32 n, u32 head, u32 col, u64 before, u64 slot) {
-    const u32 wide = (u32)min_of(WIDE, d.dv - col), i0 = warp() % 4 * 16, half = warp() / 4, g = lane() / 4, t2 = lane() % 4 * 2, part = CHUNK * WIDE16;
+    float (&dq)[4][4], float (&dk)[4][4], u64 row, u32 n, u32 head, u32 col, u64 before, u64 slot) {
+    const u32 wide = (u32)min_of(WIDE, d.dv - col), i0 = warp() / 4 * 16, j0 = columns_at(), g = lane() / 4, t2 = lane() % 4 * 2, part = CHUNK * WIDE16;
     const u64 size = (u64)d.dk * d.dv, values = 2ull * d.key_heads * d.dk + head * d.dv + col;
     sync_block();
-    for (u32 e = thread(); e < 4 * CHUNK * (WIDE / 8); e += THREADS) { // do, both parts of w, and v where x is to be
+    for (u32 e = thread(); e < 4 * CHUNK * (WIDE / 8); e += TEAM) { // do, both parts of w, and v where x is to be
         const u32 what = e / (CHUNK * (WIDE / 8)), i = e / (WIDE / 8) % CHUNK, c = e % (WIDE / 8) * 8;
         const bool in = i < n && c < wide;
         if (what == 3) copy_async16(m.x + i * WIDE16 + c, (const bf16 *)d.u + (in ? (row + i) * d.u_stride + values + c : 0), in);
@@ -187,98 +201,94 @@ APR_DEVICE void add_slice(const DeltaGradientsArgs &a, const DeltaRule &d, const
     copy_async_wait<0>();
     sync_block();
 
-    // x = A·β(v − e^G·KS), 16 positions by 32 columns.
-    float r[2][2][4] = {}, x[2][2][4] = {};
+    // x = A·β(v − e^G·KS), 16 positions by 16 columns.
+    float r[2][4] = {}, x[2][4] = {};
     for (u32 c = 0; c < d.dk; c += 16) {
         u32 f[4];
         across(f, m.k + i0 * m.pitch + c, m.pitch);
-        UNROLL for (u32 h = 0; h < 2; h++) mma_parts<2, WIDE16>(r[h], f, m.state + c * WIDE16 + 32 * half + 16 * h, m.state_part);
+        mma_parts<2, WIDE16>(r, f, m.state + c * WIDE16 + j0, m.state_part);
     }
-    const auto tile = [&](const float (&v)[2][2][4]) {
-        UNROLL for (u32 e = 0; e < 16; e += 2) {
+    const auto tile = [&](const float (&v)[2][4]) {
+        UNROLL for (u32 e = 0; e < 8; e += 2) {
             u32 p[2];
-            parts_of(p, v[e / 8][e / 4 % 2][e % 4], v[e / 8][e / 4 % 2][e % 4 + 1]);
-            UNROLL for (u32 o = 0; o < 2; o++) *(u32 *)(m.x + o * part + (i0 + g + row_of(e)) * WIDE16 + 32 * half + col_of(e) + t2) = p[o];
+            parts_of(p, v[e / 4][e % 4], v[e / 4][e % 4 + 1]);
+            UNROLL for (u32 o = 0; o < 2; o++) *(u32 *)(m.x + o * part + (i0 + g + row_of(e)) * WIDE16 + j0 + col_of(e) + t2) = p[o];
         }
     };
-    UNROLL for (u32 e = 0; e < 16; e++) {
-        const u32 i = i0 + g + row_of(e), j = 32 * half + col_of(e) + t2 + e % 2;
-        r[e / 8][e / 4 % 2][e % 4] = fma_rn(-s.decay[i] * s.rk[i], r[e / 8][e / 4 % 2][e % 4], load(m.x + i * WIDE16 + j));
+    UNROLL for (u32 e = 0; e < 8; e++) {
+        const u32 i = i0 + g + row_of(e), j = j0 + col_of(e) + t2 + e % 2;
+        r[e / 4][e % 4] = fma_rn(-s.decay[i] * s.rk[i], r[e / 4][e % 4], load(m.x + i * WIDE16 + j));
     }
     tile(r);
     sync_block();
     for (u32 c = 0; c <= i0; c += 16) {
         u32 f[2][4];
         UNROLL for (u32 o = 0; o < 2; o++) across(f[o], m.solve + o * CHUNK * PAIR16 + i0 * PAIR16 + c, PAIR16);
-        UNROLL for (u32 h = 0; h < 2; h++)
-            UNROLL for (int s = 2; s-- > 0;) {
-                u32 b[4];
-                ldmatrix4_trans(b, m.x + s * part + (c + lane() % 16) * WIDE16 + 32 * half + 16 * h + lane() / 16 * 8);
-                UNROLL for (int o = 2; o-- > 0;)
-                    if (o + s < 2) mma_bf16(x[h][0], f[o], b[0], b[1]), mma_bf16(x[h][1], f[o], b[2], b[3]);
-            }
+        mma_parts<1, WIDE16>(x, f[1], m.x + c * WIDE16 + j0, part);
+        mma_parts<2, WIDE16>(x, f[0], m.x + c * WIDE16 + j0, part);
     }
     sync_block();
     tile(x);
     sync_block();
 
-    add_transposed<1, 2>(sums.dp, m.dout, 0, i0, m.x, part, 32 * half);
-    add_transposed<2, 2>(sums.da, m.w, part, i0, m.x, part, 32 * half);
-    const u32 j0 = 64 * half;
-    if (j0 < d.dk) {
-        float t[8][4] = {};
-        add_transposed<1, 2>(t, m.dout, 0, i0, m.state, m.state_part, j0);
-        add_scaled(dq, sums.total, t, m.q, m.pitch, s.rq, s.decay, i0, j0, d.dk);
-        UNROLL for (u32 e = 0; e < 32; e++) t[e / 4][e % 4] = 0;
-        add_transposed<2, 2>(t, m.w, part, i0, m.state, m.state_part, j0);
-        UNROLL for (u32 e = 0; e < 32; e++) t[e / 4][e % 4] = -t[e / 4][e % 4];
-        add_scaled(dk, sums.total, t, m.k, m.pitch, s.rk, s.decay, i0, j0, d.dk);
-        UNROLL for (u32 e = 0; e < 32; e++) t[e / 4][e % 4] = 0;
-        add_transposed<2, 2>(t, m.x, part, i0, m.after, m.state_part, j0);
-        add_scaled(dk, sums.carried, t, m.k, m.pitch, s.rk, s.end, i0, j0, d.dk);
+    if (j0 <= i0) { // nothing is above the diagonal
+        add_transposed<1, 2>(sums.dp, m.dout, 0, i0, m.x, part, j0);
+        add_transposed<2, 2>(sums.da, m.w, part, i0, m.x, part, j0);
     }
-    for (u32 c = 0; c < WIDE / 4; c++) { // of row thread()/4
-        const bf16 *w = m.w + thread() / 4 * WIDE16 + thread() % 4 + 4 * c, *v = m.x + thread() / 4 * WIDE16 + thread() % 4 + 4 * c;
-        sums.beta = fma_rn(load(w) + load(w + part), load(v) + load(v + part), sums.beta);
+    const u32 key = warp() % 4 * 32;
+    if (key < d.dk) {
+        float t[4][4] = {};
+        add_transposed<1, 2>(t, m.dout, 0, i0, m.state, m.state_part, key);
+        add_scaled<false>(dq, sums.total, t, m.q, m.pitch, s.rq, s.decay, i0, key, d.dk);
+        UNROLL for (u32 e = 0; e < 16; e++) t[e / 4][e % 4] = 0;
+        add_transposed<2, 2>(t, m.w, part, i0, m.state, m.state_part, key);
+        add_scaled<true>(dk, sums.total, t, m.k, m.pitch, s.rk, s.decay, i0, key, d.dk);
+        UNROLL for (u32 e = 0; e < 16; e++) t[e / 4][e % 4] = 0;
+        add_transposed<2, 2>(t, m.x, part, i0, m.after, m.state_part, key);
+        add_scaled<false>(dk, sums.carried, t, m.k, m.pitch, s.rk, s.end, i0, key, d.dk);
+    }
+    UNROLL for (u32 c = 0; c < WIDE; c += 16) { // of row thread()/8
+        const u32 at = thread() / 8 * WIDE16 + thread() % 8 * 2 + c;
+        const f32x2 w = two_of(m.w + at) + two_of(m.w + part + at), v = two_of(m.x + at) + two_of(m.x + part + at);
+        sums.beta = fma_rn(w[0], v[0], fma_rn(w[1], v[1], sums.beta));
     }
 }
 
-// add_square adds a·b to columns j0 … j0+63 of d, over the positions of a chunk, with a the sum of two parts, or its transposed.
-template <bool TRANSPOSED> APR_DEVICE void add_square(float (&d)[8][4], const bf16 *a, u32 i0, const bf16 *b, u32 pitch, u32 j0, u32 dk) {
-    NO_UNROLL for (u32 c = 0; c < CHUNK; c += 16)
-        UNROLL for (u32 o = 2; o-- > 0;) {
-            u32 f[4];
+// add_square adds a·b to columns j0 … j0+31 of d, over the positions of a chunk, with a a lower triangle, the sum of two
+// parts, or its transposed.
+template <bool TRANSPOSED> APR_DEVICE void add_square(float (&d)[4][4], const bf16 *a, u32 i0, const bf16 *b, u32 pitch, u32 j0, u32 dk) {
+    NO_UNROLL for (u32 c = TRANSPOSED ? i0 : 0; c < (TRANSPOSED ? CHUNK : i0 + 16); c += 16) {
+        u32 f[2][4];
+        UNROLL for (u32 o = 0; o < 2; o++) {
             const bf16 *p = a + o * CHUNK * PAIR16;
-            if (TRANSPOSED) down(f, p + c * PAIR16 + i0, PAIR16);
-            else across(f, p + i0 * PAIR16 + c, PAIR16);
-            UNROLL for (u32 n = 0; n < 8; n += 2) {
-                if (j0 + 8 * n >= dk) break;
-                u32 g[4];
-                ldmatrix4_trans(g, b + (c + lane() % 16) * pitch + j0 + 8 * n + lane() / 16 * 8);
-                mma_bf16(d[n], f, g[0], g[1]), mma_bf16(d[n + 1], f, g[2], g[3]);
-            }
+            if (TRANSPOSED) down(f[o], p + c * PAIR16 + i0, PAIR16);
+            else across(f[o], p + i0 * PAIR16 + c, PAIR16);
         }
+        UNROLL for (u32 n = 0; n < 4; n += 2) {
+            if (j0 + 8 * n >= dk) break;
+            u32 g[4];
+            ldmatrix4_trans(g, b + (c + lane() % 16) * pitch + j0 + 8 * n + lane() / 16 * 8);
+            UNROLL for (u32 o = 2; o-- > 0;) mma_bf16(d[n], f[o], g[0], g[1]), mma_bf16(d[n + 1], f[o], g[2], g[3]);
+        }
+    }
 }
 
 // add_pairs goes back through the pairs of a head's positions: it adds to dq and dk, and leaves in rows what positions add to the decays.
-APR_DEVICE void add_pairs(const DeltaScalars &s, DeltaRows &rows, const DeltaTiles &m, const DeltaSums &sums, float (&dq)[8][4], float (&dk)[8][4], u32 keys) {
+APR_DEVICE void add_pairs(const DeltaScalars &s, DeltaRows &rows, const DeltaTiles &m, const DeltaSums &sums, float (&dq)[4][4], float (&dk)[4][4], u32 keys) {
     constexpr u32 NEXT = 2 * CHUNK * PAIR16;
-    const u32 i0 = warp() % 4 * 16, half = warp() / 4, g = lane() / 4, t2 = lane() % 4 * 2;
-    float kk[4][4] = {}, qk[4][4] = {}, total[2] = {sums.total[0], sums.total[1]}, columns[4][2] = {};
-    NO_UNROLL for (u32 c = 0; c < keys; c += 16) {
-        u32 ka[4], qa[4];
+    const u32 i0 = warp() / 4 * 16, j0 = columns_at(), g = lane() / 4, t2 = lane() % 4 * 2;
+    float kk[2][4] = {}, qk[2][4] = {}, total[2] = {sums.total[0], sums.total[1]}, columns[2][2] = {};
+    if (j0 <= i0) NO_UNROLL for (u32 c = 0; c < keys; c += 16) {
+        u32 ka[4], qa[4], b[4];
         across(ka, m.k + i0 * m.pitch + c, m.pitch);
         across(qa, m.q + i0 * m.pitch + c, m.pitch);
-        UNROLL for (u32 n = 0; n < 4; n += 2) {
-            u32 b[4];
-            columns_of(b, m.k, 32 * half + 8 * n, c, m.pitch);
-            mma_bf16(kk[n], ka, b[0], b[1]), mma_bf16(kk[n + 1], ka, b[2], b[3]);
-            mma_bf16(qk[n], qa, b[0], b[1]), mma_bf16(qk[n + 1], qa, b[2], b[3]);
-        }
+        columns_of(b, m.k, j0, c, m.pitch);
+        mma_bf16(kk[0], ka, b[0], b[1]), mma_bf16(kk[1], ka, b[2], b[3]);
+        mma_bf16(qk[0], qa, b[0], b[1]), mma_bf16(qk[1], qa, b[2], b[3]);
     }
     sync_block(); // nobody reads states
-    UNROLL for (u32 e = 0; e < 16; e += 2) {
-        const u32 i = i0 + g + row_of(e), j = 32 * half + col_of(e) + t2;
+    UNROLL for (u32 e = 0; e < 8; e += 2) {
+        const u32 i = i0 + g + row_of(e), j = j0 + col_of(e) + t2;
         float gk[2], gp[2];
         UNROLL for (u32 f = 0; f < 2; f++) {
             const float between = decay_between(s, i, j + f), dp = sums.dp[e / 4][e % 4 + f], da = j + f < i ? sums.da[e / 4][e % 4 + f] : 0.0f;
@@ -298,23 +308,23 @@ APR_DEVICE void add_pairs(const DeltaScalars &s, DeltaRows &rows, const DeltaTil
     UNROLL for (u32 r = 0; r < 2; r++) {
         float t = total[r], c = sums.carried[r];
         UNROLL for (int o = 1; o < 4; o *= 2) t += shfl_xor(t, o), c += shfl_xor(c, o);
-        if (t2 == 0) rows.total[half][i0 + g + 8 * r] = t, rows.carried[half][i0 + g + 8 * r] = c;
+        if (t2 == 0) rows.total[warp() % 4][i0 + g + 8 * r] = t, rows.carried[warp() % 4][i0 + g + 8 * r] = c;
     }
-    UNROLL for (u32 n = 0; n < 4; n++)
+    UNROLL for (u32 n = 0; n < 2; n++)
         UNROLL for (u32 f = 0; f < 2; f++) {
             float c = columns[n][f];
             UNROLL for (int o = 4; o < 32; o *= 2) c += shfl_xor(c, o);
-            if (g == 0) rows.columns[warp() % 4][32 * half + 8 * n + t2 + f] = c;
+            if (g == 0) rows.columns[warp() / 4][j0 + 8 * n + t2 + f] = c;
         }
     float beta = sums.beta;
-    UNROLL for (int o = 1; o < 4; o *= 2) beta += shfl_xor(beta, o);
-    if (thread() % 4 == 0) rows.beta[thread() / 4] = beta;
+    UNROLL for (int o = 1; o < 8; o *= 2) beta += shfl_xor(beta, o);
+    if (thread() % 8 == 0) rows.beta[thread() / 8] = beta;
     sync_block();
-    const u32 j0 = 64 * half;
-    add_square<false>(dq, m.state, i0, m.k, m.pitch, j0, keys);
-    add_square<true>(dk, m.state + NEXT, i0, m.q, m.pitch, j0, keys);
-    add_square<false>(dk, m.state + 2 * NEXT, i0, m.k, m.pitch, j0, keys);
-    add_square<true>(dk, m.state + 3 * NEXT, i0, m.k, m.pitch, j0, keys);
+    const u32 key = warp() % 4 * 32;
+    add_square<false>(dq, m.state, i0, m.k, m.pitch, key, keys);
+    add_square<true>(dk, m.state + NEXT, i0, m.q, m.pitch, key, keys);
+    add_square<false>(dk, m.state + 2 * NEXT, i0, m.k, m.pitch, key, keys);
+    add_square<true>(dk, m.state + 3 * NEXT, i0, m.k, m.pitch, key, keys);
 }
 
 // add_decays writes dba and what logA and dt get.
@@ -324,18 +334,33 @@ APR_DEVICE void add_decays(const DeltaGradientsArgs &a, const DeltaScalars &s, D
     states = block_sum(states, rows.whole); // barriers
     float carried = 0;
     if (i < CHUNK) {
-        float t = rows.total[0][i] + rows.total[1][i];
-        carried = i + 1 < n ? rows.carried[0][i] + rows.carried[1][i] : 0.0f; // at the end nothing decays
+        float t = 0;
+        UNROLL for (u32 w = 0; w < 4; w++) t += rows.total[w][i], carried += rows.carried[w][i];
         UNROLL for (u32 w = 0; w < 4; w++) t -= rows.columns[w][i];
+        if (i + 1 >= n) carried = 0; // at the end nothing decays
         rows.total[0][i] = t - carried;
         carried = warp_sum(carried);
         if (lane() == 0) rows.whole[warp()] = carried;
     }
     sync_block();
-    double log_a = 0, dt = 0;
+    double log_a = 0, dt = 0, dg = 0;
+    if (i < CHUNK) { // two warps: to the end of each position's document, and in the first what the second one has besides
+        const i32 begin = s.begin[i];
+        dg = i < n ? rows.total[0][i] : 0.0f;
+        UNROLL for (u32 m = 1; m < 32; m *= 2) {
+            const u32 from = (lane() + m) % 32;
+            const double behind = shfl(dg, (int)from);
+            const i32 other = shfl(begin, (int)from);
+            if (lane() + m < 32 && other == begin) dg += behind;
+        }
+        const u32 late = CHUNK / 2 + lane();
+        const i32 across = s.begin[CHUNK / 2 - 1]; // of the document that goes on in the second
+        const double rest = warp_sum(late < n && s.begin[late] == across ? (double)rows.total[0][late] : 0.0);
+        if (!warp() && begin == across) dg += rest;
+    }
     if (i < n) {
-        double dg = (i32)i < s.begin[n - 1] ? 0.0f : fma_rn(s.decay[n - 1], states, rows.whole[0] + rows.whole[1]); // of the last position, and so of those of its document
-        for (u32 j = i; j < n && (j == i || s.begin[j] != (i32)j); j++) dg += (double)rows.total[0][j];
+        // Of the last position, and so of those of its document.
+        if ((i32)i >= s.begin[n - 1]) dg += fma_rn(s.decay[n - 1], states, rows.whole[0] + rows.whole[1]);
         const float rate = exp_exact(d.log_a[head]), beta = s.beta[i], da = -(float)dg * rate * s.slope[i];
         bf16 *dba = a.dba + (row + i) * a.dba_stride + head;
         store(dba, beta > 0 ? rows.beta[i] * ((1.0f - beta) / beta) : 0.0f); // w·x = β²·y·ε
@@ -356,30 +381,30 @@ APR_DEVICE void add_decays(const DeltaGradientsArgs &a, const DeltaScalars &s, D
 
 // store_units writes the gradient of q or k from that of its normalised rows: with ŷ = f·x·r it is f·r·(dy − ŷ⟨ŷ,dy⟩/f²). along is room for
 // sums of rows.
-APR_DEVICE void store_units(bf16 *to, i64 stride, const bf16 *x, u32 pitch, const float *factor, float inverse, const float (&dy)[8][4], float (&along)[2][CHUNK],
+APR_DEVICE void store_units(bf16 *to, i64 stride, const bf16 *x, u32 pitch, const float *factor, float inverse, const float (&dy)[4][4], float (&along)[4][CHUNK],
     u32 n, u32 dk) {
-    const u32 i0 = warp() % 4 * 16 + lane() / 4, half = warp() / 4, j0 = 64 * half + lane() % 4 * 2;
+    const u32 i0 = warp() / 4 * 16 + lane() / 4, j0 = warp() % 4 * 32 + lane() % 4 * 2;
     float sum[2] = {};
-    UNROLL for (u32 e = 0; e < 32; e++) {
+    UNROLL for (u32 e = 0; e < 16; e++) {
         const u32 i = i0 + row_of(e), j = j0 + col_of(e) + e % 2;
         if (j < dk) sum[e / 2 % 2] = fma_rn(load(x + i * pitch + j) * factor[i], dy[e / 4][e % 4], sum[e / 2 % 2]);
     }
     sync_block();
     UNROLL for (u32 r = 0; r < 2; r++) {
         UNROLL for (int o = 1; o < 4; o *= 2) sum[r] += shfl_xor(sum[r], o);
-        if (lane() % 4 == 0) along[half][i0 + 8 * r] = sum[r];
+        if (lane() % 4 == 0) along[warp() % 4][i0 + 8 * r] = sum[r];
     }
     sync_block();
-    UNROLL for (u32 e = 0; e < 32; e += 2) {
+    UNROLL for (u32 e = 0; e < 16; e += 2) {
         const u32 i = i0 + row_of(e), j = j0 + col_of(e);
-        const float f = factor[i], by = (along[0][i] + along[1][i]) * inverse * f;
+        const float f = factor[i], by = (along[0][i] + along[1][i] + along[2][i] + along[3][i]) * inverse * f;
         if (i < n && j < dk)
             *(u32 *)(to + (i64)i * stride + j) =
                 pack_bf16(f * (dy[e / 4][e % 4] - load(x + i * pitch + j) * by), f * (dy[e / 4][e % 4 + 1] - load(x + i * pitch + j + 1) * by));
     }
 }
 
-// A block has a chunk of a key head, with all value heads that read it. A warp has 16 rows and 64 columns of dq and dk.
+// A block has a chunk of a key head, with all value heads that read it. A warp has 16 rows and 32 columns of dq and dk.
 template <u32 D> APR_DEVICE void delta_gradients(const DeltaGradientsArgs &a) {
     DYNAMIC_SHARED(memory);
     const DeltaRule d = sized<D>(a.d);
@@ -393,25 +418,31 @@ template <u32 D> APR_DEVICE void delta_gradients(const DeltaGradientsArgs &a) {
     const u32 chunk = d.chunk + block(), n = positions(d, chunk), key = block_y() % d.key_heads, seq = block_y() / d.key_heads;
     const u32 inside = d.value_heads / d.key_heads;
     const u64 row = (u64)seq * d.len + chunk * CHUNK;
-    load_packs(d, s, m.q, m.k, row, n, key);
-    float dq[8][4] = {}, dk[8][4] = {};
-    for (u32 head = key * inside; head < (key + 1) * inside; head++) {
+    const auto ask = [&](u32 head) { // for the head's state, which lies in memory, to come to the second cache
+        const float *state = a.states + (((u64)seq * d.value_heads + head) * d.total + chunk) * (u64)d.dk * d.dv;
+        for (u32 at = 32 * thread(); at < d.dk * d.dv; at += 32 * TEAM) prefetch(state + at);
+    };
+    ask(key * inside);
+    load_packs<TEAM>(d, s, m.q, m.k, row, n, key);
+    float dq[4][4] = {}, dk[4][4] = {};
+    NO_UNROLL for (u32 head = key * inside; head < (key + 1) * inside; head++) {
         const u64 task = (u64)seq * d.value_heads + head, slot = task * d.chunks + block();
-        const DeltaMixed &mixed = a.mixed[slot];
+        const DeltaMixed &mixed = mixed_at(a.mixed, slot, BACKWARD_SQUARES);
         sync_block();
+        if (head + 1 < (key + 1) * inside) ask(head + 1);
         load_scalars<bf16>(d, s, row, chunk, n, head);
-        for (u32 e = thread(); e < 2 * SQUARE / 8; e += THREADS) copy_async16(m.solve + e / (CHUNK / 8) * PAIR16 + e % (CHUNK / 8) * 8, mixed.solve + 8 * e);
+        for (u32 e = thread(); e < 2 * SQUARE / 8; e += TEAM) copy_async16(m.solve + e / (CHUNK / 8) * PAIR16 + e % (CHUNK / 8) * 8, mixed.solve + 8 * e);
         DeltaSums sums = {};
-        for (u32 col = 0; col < d.dv; col += WIDE) add_slice(a, d, s, m, sums, dq, dk, row, n, head, col, task * d.total + chunk, slot);
+        NO_UNROLL for (u32 col = 0; col < d.dv; col += WIDE) add_slice(a, d, s, m, sums, dq, dk, row, n, head, col, task * d.total + chunk, slot);
         add_pairs(s, rows, m, sums, dq, dk, d.dk);
-        add_decays(a, s, rows, sums.states, row, n, head, (u64)seq * d.chunks + block());
+        add_decays(a, s, rows, sums.states, row, n, head, (u64)seq * d.total + chunk);
     }
     bf16 *du = a.du + row * a.du_stride + (u64)key * d.dk;
     store_units(du, a.du_stride, m.q, d.pitch, s.rq, (float)d.dk, dq, rows.total, n, d.dk);
     store_units(du + (u64)d.key_heads * d.dk, a.du_stride, m.k, d.pitch, s.rk, 1.0f, dk, rows.total, n, d.dk);
 }
 
-KERNEL(delta_states_backward_tensor_bf16, DeltaStatesBackwardArgs, THREADS, 1) { delta_states_backward<0>(a); }
-KERNEL(delta_states_backward_tensor_bf16_128, DeltaStatesBackwardArgs, THREADS, 1) { delta_states_backward<128>(a); }
-KERNEL(delta_gradients_tensor_bf16, DeltaGradientsArgs, THREADS, 1) { delta_gradients<0>(a); }
-KERNEL(delta_gradients_tensor_bf16_128, DeltaGradientsArgs, THREADS, 1) { delta_gradients<128>(a); }
+KERNEL(delta_states_backward_tensor_bf16, DeltaStatesBackwardArgs, TEAM, 1) { delta_states_backward<0>(a); }
+KERNEL(delta_states_backward_tensor_bf16_128, DeltaStatesBackwardArgs, TEAM, 1) { delta_states_backward<128>(a); }
+KERNEL(delta_gradients_tensor_bf16, DeltaGradientsArgs, TEAM, 1) { delta_gradients<0>(a); }
+KERNEL(delta_gradients_tensor_bf16_128, DeltaGradientsArgs, TEAM, 1) { delta_gradients<128>(a); }

@@ -4,10 +4,10 @@
 
 constexpr u32 MOST_KEYS = 128; // of a head
 
-// exp_exact returns e^x within two units in the last place: 0 below −87, infinity above 88.
-APR_DEVICE float exp_exact(float x) {
-    if (x < -87.0f) return 0;
-    if (x > 88.0f) return INFINITY_F;
+// exp_exact returns e^x within two units in the last place: 0 below −87, infinity above 88. Without ANY, x lies between.
+template <bool ANY = true> APR_DEVICE float exp_exact(float x) {
+    if (ANY && x < -87.0f) return 0;
+    if (ANY && x > 88.0f) return INFINITY_F;
     const float n = __builtin_rintf(x * LOG2E);
     const float r = fma_rn(n, 2.12194440e-4f, fma_rn(n, -0.693359375f, x));
     float p = fma_rn(r, 1.9875691500e-4f, 1.3981999507e-3f);

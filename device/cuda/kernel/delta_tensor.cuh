@@ -9,6 +9,7 @@ constexpr u32 SLICE = 32;           // columns of a state that a block has
 constexpr u32 LINE16 = SLICE + 8;   // rows of so many columns for ldmatrix: eight begin in different banks
 constexpr u32 PAIR16 = CHUNK + 8;
 constexpr u32 SQUARE = CHUNK * CHUNK;
+constexpr u32 TEAM = 512;           // threads of kernels whose block fills a multiprocessor: four warps hide each other's waits
 
 // sized returns a rule whose heads have D keys and values, as the compiler then knows, or any with D = 0.
 template <u32 D> APR_DEVICE DeltaRule sized(DeltaRule d) {
@@ -16,14 +17,21 @@ template <u32 D> APR_DEVICE DeltaRule sized(DeltaRule d) {
     return d;
 }
 
-// DeltaMixed is what positions of a chunk of a value head have to do with each other, in memory: rows beyond the last position
-// are zeros but for the diagonal of A.
+// DeltaMixed is what positions of a chunk of a value head have to do with each other, in memory: rows beyond the last
+// position are zeros but for the diagonal of A. Of the squares there are as many as a pass reads: a forward all five, a
+// backward four, and what goes through states for a backward the first two.
 struct DeltaMixed {
-    bf16 solve[3 * SQUARE]; // A·diag(β), A = (I + strictlower(βKKᵀ∘M))⁻¹, so that x = A·β(v − e^G·KS)
-    bf16 pairs[2 * SQUARE]; // m∘qkᵀ
     float decay_k[CHUNK], decay_q[CHUNK], end_k[CHUNK]; // e^G·rk, e^G·rq, end·rk
     float through[CHUNK];                               // what is left of the state behind each position
+    bf16 solve[2 * SQUARE]; // of A·diag(β), A = (I + strictlower(βKKᵀ∘M))⁻¹, so that x = A·β(v − e^G·KS)
+    bf16 pairs[2 * SQUARE]; // m∘qkᵀ
+    bf16 third[SQUARE];     // part of A·diag(β)
 };
+constexpr u32 BACKWARD_SQUARES = 4;
+
+APR_DEVICE DeltaMixed &mixed_at(const void *mixed, u64 slot, u32 squares) {
+    return *(DeltaMixed *)((u8 *)mixed + slot * (sizeof(float) * 4 * CHUNK + sizeof(bf16) * SQUARE * squares));
+}
 
 // parts_of makes N pairs of bfloat16 whose sums are two numbers: of three parts, the difference is beyond float32's 24 bits.
 template <int N> APR_DEVICE void parts_of(u32 (&part)[N], float lo, float hi) {
@@ -52,53 +60,58 @@ APR_DEVICE DeltaStage stage_at(u8 *memory, u32 pitch) {
 
 // load_stage begins to fill a stage with n positions from row on of a key head, of side, whose rows have `wide` columns, and of mixed: N
 // parts of solve, and pairs with PAIRS.
-template <int N, bool PAIRS> APR_DEVICE void load_stage(const DeltaStage &g, const DeltaRule &d, u64 row, u32 n, u32 key, const bf16 *side, i64 stride, u32 wide, const DeltaMixed *mixed) {
+template <int N, bool PAIRS> APR_DEVICE void load_stage(const DeltaStage &g, const DeltaRule &d, u64 row, u32 n, u32 key, const bf16 *side, i64 stride, u32 wide, const DeltaMixed &mixed) {
     const u32 packs = d.dk / 8;
-    for (u32 e = thread(); e < CHUNK * packs; e += THREADS) {
+    for (u32 e = thread(); e < CHUNK * packs; e += TEAM) {
         const u32 i = e / packs, c = e % packs * 8;
         const bf16 *q = (const bf16 *)d.u + (row + min_of(i, n - 1)) * d.u_stride + (u64)key * d.dk + c;
         copy_async16(g.q + i * d.pitch + c, q, i < n);
         copy_async16(g.k + i * d.pitch + c, q + (u64)d.key_heads * d.dk, i < n);
     }
-    for (u32 e = thread(); e < CHUNK * SLICE / 8; e += THREADS) {
+    for (u32 e = thread(); e < CHUNK * SLICE / 8; e += TEAM) {
         const u32 i = e / (SLICE / 8), c = e % (SLICE / 8) * 8;
         const bool in = i < n && c < wide;
         copy_async16(g.side + i * LINE16 + c, side + (in ? (row + i) * stride + c : 0), in);
     }
     UNROLL for (u32 part = 0; part < 5; part++) { // of solve, and of pairs behind it
         if (part < 3 ? part >= N : !PAIRS) continue;
-        UNROLL for (u32 e = part * SQUARE / 8 + thread(); e < (part + 1) * SQUARE / 8; e += THREADS)
-            copy_async16(g.solve + e / (CHUNK / 8) * PAIR16 + e % (CHUNK / 8) * 8, mixed->solve + 8 * e);
+        const bf16 *from = part == 2 ? mixed.third : mixed.solve + (part < 2 ? part : part - 1) * SQUARE;
+        UNROLL for (u32 e = thread(); e < SQUARE / 8; e += TEAM)
+            copy_async16(g.solve + part * CHUNK * PAIR16 + e / (CHUNK / 8) * PAIR16 + e % (CHUNK / 8) * 8, from + 8 * e);
     }
-    if (thread() < CHUNK) copy_async16(g.decay_k + 4 * thread(), mixed->decay_k + 4 * thread()); // and what is behind it
+    if (thread() < CHUNK) copy_async16(g.decay_k + 4 * thread(), mixed.decay_k + 4 * thread()); // and what is behind it
     copy_async_commit();
 }
 
-// load_packs is load_units where rows are packs of eight. A warp has every eighth row: half its lanes q, half k.
-APR_DEVICE void load_packs(const DeltaRule &d, DeltaScalars &s, bf16 *q, bf16 *k, u64 row, u32 n, u32 key) {
-    constexpr u32 ROWS = CHUNK / (THREADS / 32);
+// load_packs is load_units where rows are packs of eight, for a block of ALL threads. A warp has rows as far apart as
+// there are warps: half its lanes q, half k.
+template <u32 ALL> APR_DEVICE void load_packs(const DeltaRule &d, DeltaScalars &s, bf16 *q, bf16 *k, u64 row, u32 n, u32 key) {
+    constexpr u32 WARPS = ALL / 32, ROWS = CHUNK / WARPS;
     const u32 which = lane() / 16, c = lane() % 16 * 8; // of q and k
     const bf16 *from = (const bf16 *)d.u + row * d.u_stride + ((u64)which * d.key_heads + key) * d.dk + c;
     Pack<bf16, 8> v[ROWS] = {};
     UNROLL for (u32 r = 0; r < ROWS; r++) {
-        const u32 i = warp() + THREADS / 32 * r;
+        const u32 i = warp() + WARPS * r;
         if (i < n && c < d.dk) load_pack(v[r], from + i * d.u_stride);
     }
-    const float root = which ? 1.0f : 1.0f / sqrt_rn((float)d.dk);
+    const u32 mine = lane() % 16; // a row whose factor this lane computes
+    float squares = 0;
     UNROLL for (u32 r = 0; r < ROWS; r++) {
-        const u32 i = warp() + THREADS / 32 * r;
+        const u32 i = warp() + WARPS * r;
         float x[8], sum = 0;
         widen(x, v[r]);
         UNROLL for (int e = 0; e < 8; e++) sum = fma_rn(x[e], x[e], sum);
         UNROLL for (int m = 8; m; m /= 2) sum += shfl_xor(sum, m);
         if (c < d.dk) store_pack((which ? k : q) + i * d.pitch + c, v[r]);
-        if (lane() % 16 == 0) (which ? s.rk : s.rq)[i] = root / sqrt_rn(sum + 1e-6f);
+        if (mine == r) squares = sum;
     }
+    const float root = which ? 1.0f : 1.0f / sqrt_rn((float)d.dk);
+    if (mine < ROWS) (which ? s.rk : s.rq)[warp() + WARPS * mine] = root / sqrt_rn(squares + 1e-6f);
 }
 
-// mma_parts adds a·b to n 16 columns of d (two tiles of 8), with b the sum of PARTS matrices of LINE values a row, which lie
-// `apart` values from each other.
-template <int PARTS, u32 LINE = LINE16> APR_DEVICE void mma_parts(float (&d)[2][4], const u32 (&a)[4], const bf16 *b, u32 apart) {
+// mma_parts adds a·b to 16 columns of d (two tiles of 8), with b the sum of PARTS matrices of LINE values a row, which
+// lie `apart` values from each other.
+template <int PARTS, u32 LINE> APR_DEVICE void mma_parts(float (&d)[2][4], const u32 (&a)[4], const bf16 *b, u32 apart) {
     UNROLL for (int s = PARTS; s-- > 0;) {
         u32 f[4];
         ldmatrix4_trans(f, b + s * apart + lane() % 16 * LINE + lane() / 16 * 8);
@@ -106,24 +119,29 @@ template <int PARTS, u32 LINE = LINE16> APR_DEVICE void mma_parts(float (&d)[2][
         mma_bf16(d[1], a, f[2], f[3]);
     }
 }
-// mma_squares adds a·b likewise, with a the sum of A matrices, of which products below the last part are left out.
-template <int A, int B> APR_DEVICE void mma_squares(float (&d)[2][4], const u32 (&a)[A][4], const bf16 *b, u32 apart) {
-    UNROLL for (int s = B; s-- > 0;) {
-        u32 f[4];
-        ldmatrix4_trans(f, b + s * apart + lane() % 16 * LINE16 + lane() / 16 * 8);
-        UNROLL for (int r = A; r-- > 0;)
-            if (r + s < (A > B ? A : B)) {
-                mma_bf16(d[0], a[r], f[0], f[1]);
-                mma_bf16(d[1], a[r], f[2], f[3]);
-            }
-    }
+// eights reads the fragments of 16 rows and 8 columns of N matrices of LINE16 values a row, which lie `apart` values from
+// each other.
+template <int N> APR_DEVICE void eights(u32 (&f)[N][2], const bf16 *b, u32 apart) {
+    UNROLL for (int s = 0; s < N; s += 2)
+        if (s + 1 < N) {
+            u32 two[4];
+            ldmatrix4_trans(two, b + (s + lane() / 16) * apart + lane() % 16 * LINE16);
+            f[s][0] = two[0], f[s][1] = two[1], f[s + 1][0] = two[2], f[s + 1][1] = two[3];
+        } else ldmatrix2_trans(f[s], b + s * apart + lane() % 16 * LINE16);
 }
-// summed adds sums of N parts to d, the least first. Each part has a sum of its own, so that products need not wait for each other.
-template <int N> APR_DEVICE void summed(float (&d)[2][4], const float (&sums)[N][2][4]) {
-    UNROLL for (u32 e = 0; e < 8; e++) {
-        float v = sums[N - 1][e / 4][e % 4];
-        UNROLL for (int s = N - 1; s-- > 0;) v += sums[s][e / 4][e % 4];
-        d[e / 4][e % 4] += v;
+// mma_squares adds a·b to 8 columns of sums, with a the sum of A matrices and b of B, without products below the last
+// part. The products that come to the same size have a sum of their own, so that they need not wait for the others.
+template <int A, int B, int N> APR_DEVICE void mma_squares(float (&sums)[N][4], const u32 (&a)[A][4], const u32 (&b)[B][2]) {
+    UNROLL for (int s = 0; s < B; s++)
+        UNROLL for (int r = 0; r < A; r++)
+            if (r + s < N) mma_bf16(sums[r + s], a[r], b[s][0], b[s][1]);
+}
+// summed adds sums of N parts to d, the least first.
+template <int N> APR_DEVICE void summed(float (&d)[4], const float (&sums)[N][4]) {
+    UNROLL for (u32 e = 0; e < 4; e++) {
+        float v = sums[N - 1][e];
+        UNROLL for (int s = N - 1; s-- > 0;) v += sums[s][e];
+        d[e] += v;
     }
 }
 // across reads the fragment of 16 rows and columns that begins at p; down that of the transposed matrix.
@@ -135,10 +153,11 @@ APR_DEVICE void columns_of(u32 (&f)[4], const bf16 *b, u32 n0, u32 c, u32 line) 
     ldmatrix4(f, b + (n0 + lane() % 8 + lane() / 16 * 8) * line + c + lane() / 8 % 2 * 8);
 }
 
-// A block's place: a value head of a sequence, SLICE columns of its state, and what a thread has of tiles of 16 by 16: of positions and columns
-// those from i0 and j0 on, of the state rows own … own+15 and all columns.
+// A block's place: a value head of a sequence, SLICE columns of its state, and what a thread has: 16 positions from i0 on
+// by 8 columns from j0 on, and of the state rows own … own+15 by 16 columns from half on. The four warps of a scheduler
+// have all rows of a triangle.
 struct DeltaPlace {
-    u32 task, head, key, col, wide, g, t2, own, i0, j0;
+    u32 task, head, key, col, wide, g, t2, own, half, i0, j0;
     bool live;
     u64 size;
 };
@@ -146,87 +165,98 @@ APR_DEVICE DeltaPlace place_of(const DeltaRule &d) {
     DeltaPlace p;
     p.task = block(), p.head = p.task % d.value_heads, p.key = p.head / (d.value_heads / d.key_heads);
     p.col = block_y() * SLICE, p.wide = (u32)min_of(SLICE, d.dv - p.col), p.size = (u64)d.dk * d.dv;
-    p.g = lane() / 4, p.t2 = lane() % 4 * 2, p.own = 16 * warp(), p.live = p.own < d.dk;
-    p.i0 = warp() % 4 * 16, p.j0 = warp() / 4 * 16;
+    p.g = lane() / 4, p.t2 = lane() % 4 * 2, p.own = warp() % 8 * 16, p.half = warp() / 8 * 16, p.live = p.own < d.dk;
+    p.i0 = warp() / 4 * 16, p.j0 = warp() % 4 * 8;
     return p;
 }
 
-// Of the 16 elements of a thread in 16 rows by 32 columns, and of the eight in 16 by 16: pairs of neighbours e, e+1.
+// Of the elements of a thread in 16 rows by 8 columns, or by more: pairs of neighbours e, e+1.
 APR_DEVICE u32 row_of(u32 e) { return e / 2 % 2 * 8; }
 APR_DEVICE u32 col_of(u32 e) { return e / 4 * 8; }
 
-// load_state and store_state move a warp's rows of a state; columns beyond the last are zeros.
-APR_DEVICE void load_state(float (&state)[2][2][4], const float *from, const DeltaRule &d, const DeltaPlace &p) {
-    UNROLL for (u32 e = 0; e < 16; e++) {
-        const u32 r = p.own + p.g + row_of(e), c = col_of(e) + p.t2 + e % 2;
-        state[e / 8][e / 4 % 2][e % 4] = from && p.live && c < p.wide ? from[(u64)r * d.dv + p.col + c] : 0.0f;
+// load_state and store_state move a warp's part of a state; columns beyond the last are zeros.
+APR_DEVICE void load_state(float (&state)[2][4], const float *from, const DeltaRule &d, const DeltaPlace &p) {
+    UNROLL for (u32 e = 0; e < 8; e++) {
+        const u32 r = p.own + p.g + row_of(e), c = p.half + col_of(e) + p.t2 + e % 2;
+        state[e / 4][e % 4] = from && p.live && c < p.wide ? from[(u64)r * d.dv + p.col + c] : 0.0f;
     }
 }
-APR_DEVICE void store_state(float *to, const float (&state)[2][2][4], const DeltaRule &d, const DeltaPlace &p) {
-    UNROLL for (u32 e = 0; e < 16; e++) {
-        const u32 r = p.own + p.g + row_of(e), c = col_of(e) + p.t2 + e % 2;
-        if (p.live && c < p.wide) to[(u64)r * d.dv + p.col + c] = state[e / 8][e / 4 % 2][e % 4];
+APR_DEVICE void store_state(float *to, const float (&state)[2][4], const DeltaRule &d, const DeltaPlace &p) {
+    UNROLL for (u32 e = 0; e < 8; e++) {
+        const u32 r = p.own + p.g + row_of(e), c = p.half + col_of(e) + p.t2 + e % 2;
+        if (p.live && c < p.wide) to[(u64)r * d.dv + p.col + c] = state[e / 4][e % 4];
     }
 }
-// state_parts writes a warp's rows as N parts.
-template <int N> APR_DEVICE void state_parts(bf16 *to, const float (&state)[2][2][4], const DeltaRule &d, const DeltaPlace &p) {
+// store_chunk is store_state where states are at addresses of packs, and their columns multiples of eight.
+APR_DEVICE void store_chunk(float *to, const float (&state)[2][4], const DeltaRule &d, const DeltaPlace &p) {
+    UNROLL for (u32 e = 0; e < 8; e += 2) {
+        const u32 r = p.own + p.g + row_of(e), c = p.half + col_of(e) + p.t2;
+        if (p.live && c < p.wide) *(f32x2 *)(to + (u64)r * d.dv + p.col + c) = f32x2{state[e / 4][e % 4], state[e / 4][e % 4 + 1]};
+    }
+}
+// state_parts writes a warp's part as N parts.
+template <int N> APR_DEVICE void state_parts(bf16 *to, const float (&state)[2][4], const DeltaRule &d, const DeltaPlace &p) {
     if (!p.live) return;
-    UNROLL for (u32 e = 0; e < 16; e += 2) {
+    UNROLL for (u32 e = 0; e < 8; e += 2) {
         u32 part[N];
-        parts_of(part, state[e / 8][e / 4 % 2][e % 4], state[e / 8][e / 4 % 2][e % 4 + 1]);
-        UNROLL for (u32 m = 0; m < N; m++) *(u32 *)(to + m * d.dk * LINE16 + (p.own + p.g + row_of(e)) * LINE16 + col_of(e) + p.t2) = part[m];
+        parts_of(part, state[e / 4][e % 4], state[e / 4][e % 4 + 1]);
+        UNROLL for (u32 m = 0; m < N; m++) *(u32 *)(to + m * d.dk * LINE16 + (p.own + p.g + row_of(e)) * LINE16 + p.half + col_of(e) + p.t2) = part[m];
     }
 }
 // tile_parts writes a warp's tile of positions and columns as N parts, which lie CHUNK·LINE16 values from each other.
-template <int N> APR_DEVICE void tile_parts(bf16 *to, const float (&x)[2][4], const DeltaPlace &p) {
-    UNROLL for (u32 e = 0; e < 8; e += 2) {
+template <int N> APR_DEVICE void tile_parts(bf16 *to, const float (&x)[4], const DeltaPlace &p) {
+    UNROLL for (u32 e = 0; e < 4; e += 2) {
         u32 part[N];
-        parts_of(part, x[e / 4][e % 4], x[e / 4][e % 4 + 1]);
-        UNROLL for (u32 m = 0; m < N; m++) *(u32 *)(to + m * CHUNK * LINE16 + (p.i0 + p.g + row_of(e)) * LINE16 + p.j0 + col_of(e) + p.t2) = part[m];
+        parts_of(part, x[e], x[e + 1]);
+        UNROLL for (u32 m = 0; m < N; m++) *(u32 *)(to + m * CHUNK * LINE16 + (p.i0 + p.g + row_of(e)) * LINE16 + p.j0 + p.t2) = part[m];
     }
 }
-// add_outer adds kᵀ·b to a warp's rows of the state, with b the sum of N parts, whose rows beyond the last position are zeros.
-template <int N> APR_DEVICE void add_outer(float (&state)[2][2][4], const bf16 *k, u32 pitch, const bf16 *b, const DeltaPlace &p) {
+// add_outer adds kᵀ·b to a warp's part of the state, with b the sum of N parts, whose rows beyond the last position are
+// zeros.
+template <int N> APR_DEVICE void add_outer(float (&state)[2][4], const bf16 *k, u32 pitch, const bf16 *b, const DeltaPlace &p) {
+    float sums[N][2][4] = {};
     UNROLL for (u32 c = 0; c < CHUNK; c += 16) {
         u32 f[4];
         down(f, k + c * pitch + p.own, pitch);
-        mma_parts<N>(state[0], f, b + c * LINE16, CHUNK * LINE16);
-        mma_parts<N>(state[1], f, b + c * LINE16 + 16, CHUNK * LINE16);
+        UNROLL for (u32 s = 0; s < N; s++) mma_parts<1, LINE16>(sums[s], f, b + s * CHUNK * LINE16 + c * LINE16 + p.half, 0);
+    }
+    UNROLL for (u32 e = 0; e < 8; e++) {
+        float v = sums[N - 1][e / 4][e % 4];
+        UNROLL for (int s = N - 1; s-- > 0;) v += sums[s][e / 4][e % 4];
+        state[e / 4][e % 4] += v;
     }
 }
-// add_state adds k·S, and q·S with BOTH, to a warp's tiles of positions and columns, with S the sum of N parts.
-template <u32 D, int N, bool BOTH> APR_DEVICE void add_state(float (&ks)[2][4], float (&qs)[2][4], const bf16 *k, const bf16 *q, const DeltaRule &d, const bf16 *parts,
+// add_state adds k·S, and q·S with BOTH, to a warp's tiles of positions and columns, with S the sum of N parts, of which
+// q·S, rounded to bfloat16 and carried nowhere, takes two.
+template <u32 D, int N, bool BOTH> APR_DEVICE void add_state(float (&ks)[4], float (&qs)[4], const bf16 *k, const bf16 *q, const DeltaRule &d, const bf16 *parts,
     const DeltaPlace &p) {
-    float ksum[N][2][4] = {}, qsum[N][2][4] = {};
+    float ksum[N][4] = {}, qsum[2][4] = {};
     const auto step = [&](u32 c) {
-        u32 fk[4], fq[4];
-        across(fk, k + p.i0 * d.pitch + c, d.pitch);
-        if (BOTH) across(fq, q + p.i0 * d.pitch + c, d.pitch);
-        UNROLL for (u32 s = 0; s < N; s++) {
-            u32 b[4];
-            ldmatrix4_trans(b, parts + s * d.dk * LINE16 + (c + lane() % 16) * LINE16 + p.j0 + lane() / 16 * 8);
-            mma_bf16(ksum[s][0], fk, b[0], b[1]), mma_bf16(ksum[s][1], fk, b[2], b[3]);
-            if (BOTH) mma_bf16(qsum[s][0], fq, b[0], b[1]), mma_bf16(qsum[s][1], fq, b[2], b[3]);
-        }
+        u32 f[1][4], b[N][2];
+        eights<N>(b, parts + c * LINE16 + p.j0, d.dk * LINE16);
+        across(f[0], k + p.i0 * d.pitch + c, d.pitch);
+        mma_squares(ksum, f, b);
+        if (!BOTH) return;
+        across(f[0], q + p.i0 * d.pitch + c, d.pitch);
+        mma_squares(qsum, f, b);
     };
     if constexpr (D > 0) UNROLL for (u32 c = 0; c < D; c += 16) step(c);
     else for (u32 c = 0; c < d.dk; c += 16) step(c);
     summed(ks, ksum);
     if (BOTH) summed(qs, qsum);
 }
-// add_solved adds A·b to a warp's tile, or Aᵀ·b, with A a lower triangle and both the sums of N parts, without products below the last.
-template <int N, bool TRANSPOSED> APR_DEVICE void add_solved(float (&x)[2][4], const bf16 *a, const bf16 *b, const DeltaPlace &p) {
-    float sums[N][2][4] = {};
+// add_lower adds A·b to a warp's tile, or Aᵀ·b, with A a lower triangle of N parts and b of B.
+template <int N, int B, bool TRANSPOSED> APR_DEVICE void add_lower(float (&x)[4], const bf16 *a, const bf16 *b, const DeltaPlace &p) {
+    float sums[N][4] = {};
     for (u32 c = TRANSPOSED ? p.i0 : 0; c < (TRANSPOSED ? CHUNK : p.i0 + 16); c += 16) {
-        u32 f[N][4], g[N][4];
+        u32 f[N][4], g[B][2];
         UNROLL for (u32 m = 0; m < N; m++) {
             const bf16 *from = a + m * CHUNK * PAIR16;
             if (TRANSPOSED) down(f[m], from + c * PAIR16 + p.i0, PAIR16);
             else across(f[m], from + p.i0 * PAIR16 + c, PAIR16);
-            ldmatrix4_trans(g[m], b + m * CHUNK * LINE16 + (c + lane() % 16) * LINE16 + p.j0 + lane() / 16 * 8);
         }
-        UNROLL for (u32 s = 0; s < N; s++)
-            UNROLL for (u32 r = 0; r + s < N; r++) mma_bf16(sums[r + s][0], f[r], g[s][0], g[s][1]), mma_bf16(sums[r + s][1], f[r], g[s][2], g[s][3]);
+        eights<B>(g, b + c * LINE16 + p.j0, CHUNK * LINE16);
+        mma_squares(sums, f, g);
     }
     summed(x, sums);
 }
