@@ -263,7 +263,11 @@ func tokenOperations(t *testing.T, d *cuda.Device, m *model.Model) {
 	cache, greedy := m.NewCache(64+3*tokens), m.NewGreedy(m.Config.Vocab)
 	hidden, ids := d.Alloc("hidden", device.Activations, d.Info().Activations, 1, m.Config.Hidden), d.Alloc("ids", device.Batch, tensor.I32, 64, 1)
 	defer func() { cache.Free(d); greedy.Free(); d.Free(hidden, ids) }()
-	s.UploadInts(ids, make([]int32, 64))
+	all := make([]int32, 64) // different ones, which choose different experts
+	for i := range all {
+		all[i] = int32(i * 997 % m.Config.Vocab)
+	}
+	s.UploadInts(ids, all)
 	m.Extend(s, hidden, cache, ids)
 	wait := func() {
 		if _, err := s.Wait(context.Background()); err != nil {
@@ -272,8 +276,8 @@ func tokenOperations(t *testing.T, d *cuda.Device, m *model.Model) {
 	}
 	extend := func() time.Duration {
 		start := time.Now()
-		for range tokens {
-			m.Extend(s, hidden, cache, ids.RowRange(0, 1))
+		for i := range tokens {
+			m.Extend(s, hidden, cache, ids.RowRange(i, i+1))
 		}
 		asked := time.Since(start)
 		for range tokens {
