@@ -256,18 +256,6 @@ struct ExpertProduct : Product<Model, ExpertFeed> {
     }
 };
 
-// touch asks for a line of each page of the layer's experts: where a page is in memory has to be looked up in memory, too, and
-// is at hand when the experts are chosen.
-constexpr u32 PAGE_BITS = 21; // 2 MiB
-APR_DEVICE void touch(const ExpertArgs &a, const DecodeLayer &l) {
-    const u64 groups = (u64)here(a.experts) * (a.width / TILE * (a.hidden / 32)); // of TILE rows and 32 columns
-    NO_UNROLL for (u32 n = 0; n < 3; n++) { // gate, up, down
-        const u8 *first = l.w[4 + n];
-        const u64 page = (u64)first >> PAGE_BITS, pages = (((u64)first + groups * 2 * (l.kind[4 + n] & 4095) - 1) >> PAGE_BITS) - page + 1;
-        NO_UNROLL for (u32 i = (thread() + 128 * n) & (threads() - 1); i < pages; i += threads()) prefetch(i == 0 ? first : (const u8 *)((page + i) << PAGE_BITS));
-    }
-}
-
 // within makes places of gate, up and down those in one expert's matrix; which of the chosen it is stands with the matrix.
 // By each warp, of its spans.
 APR_DEVICE void within(const ExpertArgs &a, Span *spans, u32 gate_up, u32 down) {
@@ -392,7 +380,6 @@ template <bool ALL> APR_DEVICE void decode_all_experts(const ExpertArgs &a) {
                 attend<true>(a, layers[layer], layer, item, fresh, (float *)shared, squares);
                 sync_block();
             }
-            touch(a, layers[layer]); // while others attend
             if (a.splits == 1) continue;
             arrive();
             grid_wait(a.arrived, meetings[0]);
