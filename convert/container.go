@@ -12,6 +12,7 @@ import (
 	"apr/format/aprfile"
 	"apr/format/gguf"
 	"apr/format/safetensors"
+	"apr/internal/fault"
 	"apr/internal/readfile"
 	"apr/modelfile"
 	"apr/tensor"
@@ -133,11 +134,15 @@ func diffMetadata(a, b *Container) []MetadataDiff {
 	return out
 }
 
+// presence says whether there is such a property, or why it cannot be read: null where there is none.
 func presence(err error) any {
-	if err != nil {
+	switch {
+	case err == nil:
+		return "present"
+	case modelfile.HasNoTokenizer(err), fault.KindOf(err) == fault.NotFound:
 		return nil
 	}
-	return "present"
+	return err.Error()
 }
 
 // diffConfig lists the fields in which two configurations differ: those of ConfigFields by their names there, others by their

@@ -109,7 +109,7 @@ func (v *Validation) Fault(path string, minScore int) error {
 	if !v.Valid {
 		i := slices.IndexFunc(v.Checks, func(c Check) bool { return c.Status == Failed })
 		first := v.Checks[i]
-		f := fault.In(fault.Invalid, path, "%d errors; the first: %s: %s", v.Errors, first.ID, first.Message)
+		f := fault.In(fault.Invalid, path, "%s; the first: %s: %s", fault.Plural(v.Errors, "error"), first.ID, first.Message)
 		if first.Tensor != "" {
 			f = f.At("tensor %q", first.Tensor)
 		}

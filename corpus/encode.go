@@ -2,6 +2,7 @@ package corpus
 
 import (
 	"context"
+	"errors"
 	"runtime"
 	"sync"
 
@@ -203,6 +204,15 @@ func collectGroups(order <-chan *group, collect func(*encoded) error) error {
 	return nil
 }
 
+// unencodable says which conversation err is of; an identifier of its own is the better one.
+func (d *Document) unencodable(err error) error {
+	f := d.fault(fault.Invalid, "the conversation cannot be encoded").Because(err)
+	if cause := (*fault.Error)(nil); errors.As(err, &cause) && cause.ID != "" {
+		return f
+	}
+	return f.WithID("E-CORPUS-061")
+}
+
 // encode encodes the documents of g up to the first error.
 func (g *group) encode(enc Encoder, opt EncodeOptions) {
 	g.out = make([]encoded, 0, len(g.docs))
@@ -215,7 +225,7 @@ func (g *group) encode(enc Encoder, opt EncodeOptions) {
 		if e.chat {
 			e.ids, e.mask, g.err = enc.AppendChat(nil, []uint8{}, d.Messages)
 			if g.err != nil {
-				g.err = d.fault(fault.Invalid, "the conversation cannot be encoded").Because(g.err).WithID("E-CORPUS-061")
+				g.err = d.unencodable(g.err)
 				return
 			}
 			asks := d.Teacher != nil || d.bare
@@ -223,7 +233,7 @@ func (g *group) encode(enc Encoder, opt EncodeOptions) {
 				g.err = d.ask(&e, enc)
 			}
 			if g.err != nil {
-				g.err = d.fault(fault.Invalid, "the conversation cannot be encoded").Because(g.err).WithID("E-CORPUS-061")
+				g.err = d.unencodable(g.err)
 				return
 			}
 			if opt.Turns == AllTurns && !asks {

@@ -56,7 +56,8 @@ func TestChatML(t *testing.T) {
 	enc, err := ForTokenizer(tok, "none")
 	must(t, err)
 	_, _, err = Load(context.Background(), []string{data}, enc, EncodeOptions{EOS: eos, Vocab: tok.RealIDs()})
-	wantError(t, err, filepath.Dir(data), "$/f.jsonl: record 1: the conversation cannot be encoded: --chat-template: none, but the data holds conversations [E-CORPUS-073] [E-CORPUS-061]", fault.Invalid)
+	wantError(t, err, filepath.Dir(data), "$/f.jsonl: record 1: the conversation cannot be encoded: "+
+		"--chat-template: none, but the data holds conversations [E-CORPUS-073]", fault.Invalid)
 	_, err = ForTokenizer(tok, filepath.Dir(file)+"/none.jinja")
 	wantError(t, err, filepath.Dir(file), "$/none.jinja: file not found [E-FILE-001]", fault.NotFound)
 	must(t, os.WriteFile(file, []byte("{{ open('/etc/passwd') }}"), 0o600))

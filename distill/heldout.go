@@ -215,6 +215,24 @@ func (r *Run) heldOutIdentity() string {
 	return fmt.Sprintf("%x", sha256.Sum256([]byte(read)))
 }
 
+// passes tell how far all passes over the held-out text are, the first of several models, the others of one each.
+type passes struct {
+	tell        func(done, total int)
+	models, all int     // of this pass, and of all
+	before      int     // models of the passes before this one
+	share       float64 // of this pass that is done
+}
+
+// advance takes in how far a pass is. One that is not further than it was is the next.
+func (p *passes) advance(done, total int) {
+	share := float64(done) / float64(max(1, total))
+	if share <= p.share {
+		p.before, p.models = p.before+p.models, 1
+	}
+	p.share = share
+	p.tell(min(p.before*total+p.models*done, p.all*total), p.all*total)
+}
+
 // heldOutWindows cuts the held-out text into windows that are read as the rows of training.
 func (r *Run) heldOutWindows() (*corpus.Windows, error) {
 	w, err := corpus.NewWindows(r.in.held, r.SeqLen, r.SeqLen)
@@ -231,7 +249,14 @@ func (r *Run) scoreHeldOut(ctx context.Context, teachers []*model.Model, student
 	if err != nil {
 		return h, err
 	}
-	options := eval.Options{Vocab: r.in.vocab, ChunkRows: r.ChunkRows, Progress: r.obs.Advance}
+	far := passes{tell: r.obs.Advance, models: len(subjects), all: len(subjects) + 2} // and the canaries
+	if student.Adapted() {
+		far.all--
+	}
+	if r.in.projected != nil {
+		far.all++
+	}
+	options := eval.Options{Vocab: r.in.vocab, ChunkRows: r.ChunkRows, Progress: far.advance}
 	scores, err := r.compare(ctx, teachers, subjects, w, options)
 	if err != nil {
 		return h, err

@@ -114,3 +114,17 @@ func TestEvalEvery(t *testing.T) {
 		}
 	}
 }
+
+// What several passes over the held-out text tell never goes back: their windows are counted together.
+func TestPassesGoOn(t *testing.T) {
+	var said []int
+	p := passes{tell: func(done, total int) { said = append(said, 100*done/total) }, models: 3, all: 5}
+	for _, pass := range [][]int{{1, 2, 4}, {2, 4}, {4}} {
+		for _, done := range pass {
+			p.advance(done, 4)
+		}
+	}
+	if want := []int{15, 30, 60, 70, 80, 100}; !slices.Equal(said, want) {
+		t.Errorf("%d %%, want %d %%", said, want)
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"apr/corpus"
+	"apr/internal/atomicfile"
 	"apr/internal/fault"
 	"apr/internal/keep"
 	runlog "apr/run/log"
@@ -22,7 +23,8 @@ func (c Config) checkOutput() error {
 
 // CheckOutputs refuses outputs that would replace or move what the run reads, whether that is forced or not: an output
 // that is an input by any name, also through links, and a run directory that would be moved aside with an input in it:
-// by its name, by any link on the way to it, or by a hard link.
+// by its name, by any link on the way to it, or by a hard link. So is a file that cannot be
+// written at the end.
 func (c Config) CheckOutputs() error {
 	o := outputs{export: c.Export, run: c.Output, folders: map[string]bool{}}
 	o.exportInfo, _ = os.Stat(c.Export)
@@ -33,7 +35,14 @@ func (c Config) CheckOutputs() error {
 			return err
 		}
 	}
-	return c.eachInput(o.check)
+	if err := c.eachInput(o.check); err != nil || c.Export == "" {
+		return err
+	}
+	f, err := atomicfile.Create(c.Export, c.Force)
+	if err != nil {
+		return err
+	}
+	return f.Close()
 }
 
 // eachInput visits every file and folder that the run reads.

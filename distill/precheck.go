@@ -21,7 +21,7 @@ func NewPrecheck(c Config, obs Observer) (*Precheck, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	if err := runlog.Check(c.Output, c.Force, c.Resume != ""); err != nil {
+	if err := c.checkOutput(); err != nil {
 		return nil, err
 	}
 	c.TokenCache = nil // it is written to

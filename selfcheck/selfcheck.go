@@ -81,7 +81,6 @@ type check struct {
 	f            *modelfile.Files // the user's, or the tiny teacher
 	own          bool             // f is the user's
 	m            *model.Model
-	tok          *tokenizer.Tokenizer
 }
 
 // stages in order. A stage may use what an earlier one opened; when that failed, it fails too.
@@ -221,14 +220,14 @@ func (c *check) tokenise(context.Context) (figure, error) {
 	if c.f == nil {
 		return figure{}, errNoModel
 	}
-	var err error
-	if c.tok, err = c.f.Tokenizer(); err != nil {
+	tok, err := c.f.Tokenizer()
+	if err != nil {
 		return figure{}, err
 	}
 	lost, tokens := 0, 0
 	for _, text := range texts {
-		ids := c.tok.Encode(text, tokenizer.PlainText)
-		back, err := c.tok.Decode(ids)
+		ids := tok.Encode(text, tokenizer.PlainText)
+		back, err := tok.Decode(ids)
 		if err != nil || back != text {
 			lost++
 		}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"math"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -46,6 +48,29 @@ func TestRun(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Logits, texts and devices are compared of a model without a tokenizer, too: its ids are enough.
+func TestNoTokenizer(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "model")
+	if err := os.CopyFS(folder, os.DirFS("../testdata/golden/trajectory/student")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(folder, "tokenizer.json")); err != nil {
+		t.Fatal(err)
+	}
+	got, err := Run(context.Background(), Options{
+		Device: newCPU(t, ""), Other: newCPU(t, "generic"), OtherName: "portable code", File: folder, Dir: t.TempDir(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range got {
+		contracttest.Cases(t, 1)
+		if s.OK != (s.Name != "tokenise") {
+			t.Errorf("%+v", s)
+		}
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"apr/generate"
 	"apr/internal/ref"
 	"apr/model"
+	"apr/modelfile"
 	"apr/optim"
 	"apr/teacher"
 	"apr/tensor"
@@ -45,6 +46,16 @@ func logits(dev device.Device, s device.Stream, m *model.Model, seq []int32, voc
 	m.Logits(s, z, x)
 	host := make([]float32, len(seq)*vocab)
 	return host, s.Download(host, z)
+}
+
+// vocabulary returns how many ids a model computes logits of that mean anything. Without a tokenizer, which is another
+// stage's failure, all do.
+func vocabulary(f *modelfile.Files) int {
+	tok, err := f.Tokenizer()
+	if err != nil {
+		return f.Config.Vocab
+	}
+	return tok.RealIDs()
 }
 
 // overLargest returns the largest |got−want| over the largest |want|; NaN if anything is not finite.
@@ -97,11 +108,7 @@ func (c *check) forward(context.Context) (figure, error) {
 	if err != nil {
 		return figure{}, err
 	}
-	tok, err := f.Tokenizer()
-	if err != nil {
-		return figure{}, err
-	}
-	n, v := min(48, f.Config.MaxPositions), tok.RealIDs()
+	n, v := min(48, f.Config.MaxPositions), vocabulary(f)
 	seq := ids(n, v, 1)
 	got, err := logits(c.Device, c.s, m, seq, v)
 	if err != nil {
@@ -372,10 +379,10 @@ func (c *check) lossOf(ctx context.Context, z, t []float32, target int32, spec d
 
 // generation compares each greedily generated id with the logits of a whole forward.
 func (c *check) generation(ctx context.Context) (figure, error) {
-	if c.m == nil || c.tok == nil {
+	if c.m == nil {
 		return figure{}, errNoModel
 	}
-	v := c.tok.RealIDs()
+	v := vocabulary(c.f)
 	prompt := ids(8, v, 4)
 	r, err := generate.Generate(ctx, c.m, c.s, prompt, generate.Options{MaxTokens: 16, RepeatPenalty: 1, Vocab: v}, nil)
 	if err != nil {
@@ -404,7 +411,7 @@ func (c *check) generation(ctx context.Context) (figure, error) {
 
 // parity compares logits with those of another device.
 func (c *check) parity(context.Context) (figure, error) {
-	if c.m == nil || c.tok == nil {
+	if c.m == nil {
 		return figure{}, errNoModel
 	}
 	other, name := c.Other, c.OtherName
@@ -415,7 +422,7 @@ func (c *check) parity(context.Context) (figure, error) {
 	if err != nil {
 		return figure{}, err
 	}
-	v := c.tok.RealIDs()
+	v := vocabulary(c.f)
 	seq := ids(16, v, 6)
 	got, err := logits(c.Device, c.s, c.m, seq, v)
 	if err != nil {

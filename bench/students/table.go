@@ -68,9 +68,11 @@ func table(s settings, all []record) string {
 	if i := slices.IndexFunc(rows, func(r row) bool { return len(r.runs) > 0 }); i >= 0 {
 		fmt.Fprintf(&b, "The teacher scores %.4f nats/token on the held-out text.", rows[i].runs[0].TeacherNats)
 	}
+	said := map[string]bool{} // a log that was gone on with has them again
 	for _, rec := range all {
-		if source, ok := strings.CutPrefix(rec.Variant, specialist); ok {
+		if source, ok := strings.CutPrefix(rec.Variant, specialist); ok && !said[source] {
 			fmt.Fprintf(&b, " Its specialist of the %s scores %.4f.", source, rec.Nats)
+			said[source] = true
 		}
 	}
 	b.WriteString("\n\n| student | start | trained | rate | seeds | nats before | nats/token | KL to teacher | top-1 | tokens | tokens/s | minutes | share to *full* |\n")

@@ -39,10 +39,11 @@ func TestTableInWords(t *testing.T) {
 		run("ensemble", 1, 1, 3.5), run("ensemble", 2, 1, 4.5),
 		{Variant: "attention", Seed: 1, Factor: 1, Status: refused, Why: "not built yet"},
 		{Variant: specialist + "tools", Status: done, Nats: 2.125},
+		{Variant: specialist + "tools", Status: done, Nats: 2.125},
 	}
 	text := table(settings{Name: "x", Machine: "m", Backend: "cpu", Tokens: 1e6, Rows: 1, Length: 1, Jobs: 1}, all)
 	for _, want := range []string{
-		"The teacher scores 2.2500 nats/token on the held-out text. Its specialist of the tools scores 2.1250.",
+		"The teacher scores 2.2500 nats/token on the held-out text. Its specialist of the tools scores 2.1250.\n",
 		"| full | random | all weights, the teacher's logits | 0.001 | 2 | 8.000 ± 0.000 | 4.0000 ± 0.0000 | 2.0000 ± 0.0000 | 50.0 ± 0.0 % | 0.00M | 100 ± 0 | 0.17 ± 0.00 | 100 ± 0 % |",
 		"| attention | random | logits and attention maps | | | | | | | | | | refused: not built yet |",
 		"**pruned** reaches the final score of *full* after 62 ± 5 % of its tokens; the goal is at most 60 %: not reached in every seed.",

@@ -180,6 +180,6 @@ func sealCache(ctx context.Context, e *cli.Env, path string) (cli.Result, error)
 // Text prints the seal.
 func (r sealResult) Text(p *cli.Page) {
 	if r.Sealed {
-		p.Pairs("cache", r.Cache, "state", fmt.Sprintf("sealed: %d shards", r.Shards), "sha256", *r.SHA256)
+		p.Pairs("cache", r.Cache, "state", "sealed: "+plural(r.Shards, "shard"), "sha256", *r.SHA256)
 	}
 }

@@ -181,7 +181,9 @@ func givenOf(s cli.Settings, names []string) map[string]cli.Setting {
 
 // Text prints what was compared.
 func (r cacheVerifyResult) Text(p *cli.Page) {
-	p.Pairs("cache", r.Cache, "bytes", fmt.Sprintf("as they were written: %d shards, %s rows, %s", r.Shards, cli.Count(int64(r.Rows)), cli.Bytes(r.Bytes)), "sha256", r.SHA256)
+	p.Pairs("cache", r.Cache, "bytes", fmt.Sprintf("as they were written: %s, %s, %s",
+		plural(r.Shards, "shard"), plural(r.Rows, "row"), cli.Bytes(r.Bytes)),
+		"sha256", r.SHA256)
 	t := r.Teacher
 	if t == nil {
 		return

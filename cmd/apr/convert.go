@@ -141,7 +141,7 @@ type convertResult struct {
 
 // Text prints sizes and types.
 func (r convertResult) Text(p *cli.Page) {
-	p.Pairs(append([]string{"input", r.Input, "output", r.Output, "size", cli.Bytes(r.OriginalSize) + " → " + cli.Bytes(r.OutputSize)},
+	p.Pairs(append([]string{"input", r.Input, "output", r.Output, "size", sizes(r.OriginalSize, r.OutputSize, r.Planned)},
 		typePairs(r.Tensors, r.scheme, r.Exceptions, r.Widened)...)...)
 	printPlanned(p, r.Planned)
 }
@@ -184,6 +184,15 @@ func convertCommand() *cli.Command {
 const whichCommand = "Which command? export: the model leaves apr, for llama.cpp, ollama or transformers. quantize: make it smaller and see\n" +
 	"the rounding errors. convert: the same model in another format. import: check a model of another program and keep it\n" +
 	"as one .apr file."
+
+// sizes says how many bytes of tensors there were, and what is written: planned, tensors alone; else with all that is
+// beside them.
+func sizes(from, to int64, planned bool) string {
+	if planned {
+		return cli.Bytes(from) + " → " + cli.Bytes(to) + " of tensors"
+	}
+	return cli.Bytes(from) + " of tensors → " + cli.Bytes(to) + " in all"
+}
 
 // printPlanned says that nothing was written.
 func printPlanned(p *cli.Page, planned bool) {

@@ -26,7 +26,7 @@ func (r diffResult) Text(p *cli.Page) {
 		return
 	}
 	for _, m := range r.Metadata {
-		p.Printf("%s: %v | %v\n", m.Key, m.A, m.B)
+		p.Printf("%s: %v | %v\n", m.Key, orNone(m.A), orNone(m.B))
 	}
 	for _, n := range r.OnlyA {
 		p.Printf("only in %s: %s\n", cli.Clean(r.A), cli.Clean(n))
@@ -56,6 +56,14 @@ func (r diffResult) Text(p *cli.Page) {
 		p.Printf("; %d shown (--limit 0 shows all)", len(r.Tensors))
 	}
 	p.Printf("\n")
+}
+
+// orNone is a property as people read it.
+func orNone(v any) any {
+	if v == nil {
+		return "none"
+	}
+	return v
 }
 
 // pair prints "a → b", or once what is equal.

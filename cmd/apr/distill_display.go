@@ -101,8 +101,9 @@ func (d *distillDisplay) Message(format string, args ...any) {
 // note says something that stays: above the changing line, or in the log with its time.
 func (d *distillDisplay) note(text string) {
 	if d.live == nil {
-		if strings.HasPrefix(text, "warning: ") || strings.HasPrefix(text, "left out: ") {
-			d.e.Log.Warn(text)
+		warning, warns := strings.CutPrefix(text, "warning: ")
+		if warns || strings.HasPrefix(text, "left out: ") {
+			d.e.Log.Warn(warning) // the log says of which level it is
 		} else {
 			d.e.Log.Info(text)
 		}

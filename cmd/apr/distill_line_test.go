@@ -239,6 +239,10 @@ func TestPercentOfEverything(t *testing.T) {
 	want("resumed", c.percent(100), 45)
 	c = run(distill.Outline{Steps: 10, StepTokens: 1000, Control: distill.ControlChoice{On: true}}, distill.LegControl, 5)
 	want("resumed in the control", c.percent(100), 100)
+	// the control is as fast as a student whose teacher has twice its weights: then 10 × 0.38 s and 5 × 10 × 0.2 s
+	c = run(distill.Outline{Steps: 10, StepTokens: 1000, HeldTokens: 10_000, Control: distill.ControlChoice{On: true},
+		Teacher: distill.ModelOutline{Parameters: 20}, Student: distill.ModelOutline{Parameters: 10}}, distill.LegControl, 5)
+	want("resumed in the control, with an evaluation to come", c.percent(100), 59)
 	// 10 s of steps; two models write 1,000 tokens in at least a second each, the teacher in 2.4
 	c = run(distill.Outline{Steps: 10, StepTokens: 1000, Writes: 1000, WritesFor: 15 * time.Second, OutputBytes: 300e6},
 		distill.LegStudent, 0)

@@ -15,7 +15,7 @@ type part struct {
 }
 
 // partOf returns which shards this process makes, by --shard, --shard-count, the index of a pod of an Indexed Job, and the number of an
-// element of a Slurm array. All that speak have to agree; what they say is in the error.
+// element of a Slurm array. All that speak have to agree; what they say is in the error's hint.
 func (o *distillOptions) partOf(shardGiven bool, getenv func(string) string) (i, of int, err error) {
 	var found []part
 	if shardGiven {
@@ -54,26 +54,32 @@ func agree(found []part) (i, of int, err error) {
 	}
 	switch {
 	case of < 0:
-		return 0, 0, contradiction(found, "how many processes share the shards is not said").WithHint("--shard-count N: the completions of the Job")
+		return 0, 0, contradiction(found, "how many processes share the shards is not said",
+			"--shard-count N: the completions of the Job")
 	case i < 0:
-		return 0, 0, contradiction(found, "which of the processes this one is, is not said").WithHint("--shard I/N, or start it as an Indexed Job or a Slurm array")
+		return 0, 0, contradiction(found, "which of the processes this one is, is not said",
+			"--shard I/N, or start it as an Indexed Job or a Slurm array")
 	case i >= of:
 		return 0, 0, contradiction(found, "the number of this process is not below their count")
 	}
 	return i, of, nil
 }
 
-// contradiction is an error with a table of what was found.
-func contradiction(found []part, what string) *fault.Error {
+// contradiction is an error whose hint is the advice, if there is any, and a table of what was found: a message is one
+// line, a hint has as many as it needs.
+func contradiction(found []part, what string, advice ...string) *fault.Error {
 	width := len("found")
 	for _, p := range found {
 		width = max(width, len(p.source))
 	}
-	table := fmt.Sprintf("%-*s  shard  of", width, "found")
-	for _, p := range found {
-		table += fmt.Sprintf("\n%-*s  %-5s  %s", width, p.source, known0(p.i), known0(p.of))
+	if len(advice) == 0 {
+		advice = []string{"these say which:"}
 	}
-	return fault.New(fault.Usage, "%s\n%s", what, table).WithID("E-SHARD-001")
+	lines := append(advice, fmt.Sprintf("%-*s  shard  of", width, "found"))
+	for _, p := range found {
+		lines = append(lines, fmt.Sprintf("%-*s  %-5s  %s", width, p.source, known0(p.i), known0(p.of)))
+	}
+	return fault.New(fault.Usage, "%s", what).WithHint("%s", strings.Join(lines, "\n")).WithID("E-SHARD-001")
 }
 
 // known0 is a number from 0 up, or that it is not said.
@@ -135,8 +141,9 @@ func arrayPart(getenv func(string) string) (*part, error) {
 	case v[0] < 0 || v[1] < 1:
 		return nil, contradiction([]part{p}, "an array needs "+prefix+"MIN and "+prefix+"COUNT")
 	case gaps || p.i >= p.of:
-		return nil, contradiction([]part{p}, "the array's elements are not evenly spaced, so that none knows its place among them").
-			WithHint("sbatch --array=0-%d", max(v[1]-1, 0))
+		return nil, contradiction([]part{p},
+			"the array's elements are not evenly spaced, so that none knows its place among them",
+			fmt.Sprintf("sbatch --array=0-%d", max(v[1]-1, 0)))
 	}
 	return &p, nil
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
@@ -51,9 +52,18 @@ func TestPartOf(t *testing.T) {
 		switch {
 		case tt.wrong == "" && (err != nil || i != tt.i || of != tt.of):
 			t.Errorf("%+v: %d of %d, %v", tt, i, of, err)
-		case tt.wrong != "" && (fault.KindOf(err) != fault.Usage || !strings.Contains(err.Error(), tt.wrong)):
+		case tt.wrong != "" && (fault.KindOf(err) != fault.Usage || !strings.Contains(linesOf(err), tt.wrong)):
 			t.Errorf("%+v: %d of %d, %v", tt, i, of, err)
 		}
 		contracttest.Cases(t, 1)
 	}
+}
+
+// linesOf is what a person reads of an error, and how: its message is one line.
+func linesOf(err error) string {
+	var f *fault.Error
+	if !errors.As(err, &f) || strings.Contains(f.Msg, "\n") {
+		return ""
+	}
+	return f.Error() + "\n" + f.Hint
 }

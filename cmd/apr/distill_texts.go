@@ -262,15 +262,17 @@ func (w *textWriter) write(ctx context.Context, e *cli.Env, engine *generate.Eng
 
 // Text prints what was written.
 func (r textResult) Text(p *cli.Page) {
-	pairs := []string{"output", r.Output, "answers", fmt.Sprintf("%s to %s prompts, %s tokens", cli.Count(int64(r.Written)), cli.Count(int64(r.Prompts)), cli.Count(r.Tokens))}
+	pairs := []string{"output", r.Output, "answers", fmt.Sprintf("%s to %s, %s",
+		cli.Count(int64(r.Written)), plural(r.Prompts, "prompt"), plural(int(r.Tokens), "token"))}
 	if r.Short+r.Long > 0 {
-		pairs = append(pairs, "left out", fmt.Sprintf("%s answers that are too short, %s prompts that are too long", cli.Count(int64(r.Short)), cli.Count(int64(r.Long))))
+		pairs = append(pairs, "left out", fmt.Sprintf("too short: %s; too long: %s",
+			plural(r.Short, "answer"), plural(r.Long, "prompt")))
 	}
 	if r.Unreadable > 0 {
-		pairs = append(pairs, "unreadable", cli.Count(int64(r.Unreadable))+" answers left out: NUL or bytes that are no text")
+		pairs = append(pairs, "unreadable", plural(r.Unreadable, "answer")+" left out: NUL or bytes that are no text")
 	}
 	if r.Resumed > 0 {
-		pairs = append(pairs, "resumed", fmt.Sprintf("%s answers were there", cli.Count(int64(r.Resumed))))
+		pairs = append(pairs, "resumed", plural(r.Resumed, "answer")+" there")
 	}
 	if r.TokensPerSec != nil {
 		pairs = append(pairs, "speed", fmt.Sprintf("%.0f tokens/s, %d at a time", *r.TokensPerSec, r.Slots))

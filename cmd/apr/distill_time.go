@@ -21,7 +21,7 @@ type clock struct {
 	began time.Time // of the leg
 	last  time.Time
 	wall  average // seconds between the steps of the leg, with all that happens there but evaluations
-	parts average // as wall, of the student's leg alone
+	parts average // as wall, of the student's leg alone; of the control's where an earlier process has done the student's
 	// seconds of a step by its parts
 	teacher, student, loss average
 
@@ -77,16 +77,25 @@ func (c *clock) step(s runlog.Step) {
 		c.wall = steady
 	}
 	c.wall.add(took)
-	if c.leg != distill.LegStudent {
+	if c.leg != distill.LegStudent && !c.later {
 		return
 	}
 	if c.seen == 2 || c.seen > 2 && c.parts.afresh(took) {
 		c.parts, c.teacher, c.student, c.loss = steady, steady, steady, steady
 	}
 	c.parts.add(took)
-	c.teacher.add(s.MS.Teacher / 1e3)
+	c.teacher.add(c.taught(s.MS))
 	c.student.add(s.MS.Student / 1e3)
 	c.loss.add(s.MS.Loss / 1e3)
+}
+
+// taught is the time of the teacher in a step, or, where the steps of the control are all that there is to judge by, of
+// its forward pass: a third of the student's forward and backward, by their weights.
+func (c *clock) taught(s runlog.Milliseconds) float64 {
+	if !c.later {
+		return s.Teacher / 1e3
+	}
+	return s.Student / 3e3 * float64(c.o.Teacher.Parameters) / float64(max(1, c.o.Student.Parameters))
 }
 
 // evaluated takes in an evaluation between steps.

@@ -361,6 +361,9 @@ func (r *evalResult) Text(p *cli.Page) {
 	add("accuracy, by byte", r.AccuracyNorm, "%.2f %%", 100)
 	if r.Samples > 0 {
 		pairs = append(pairs, "samples", fmt.Sprintf("%d of %d problems, %d generated", r.Samples, r.Items, r.Generated))
+		if n := r.Samples - r.Generated; n > 0 && r.InferenceErr != nil {
+			pairs = append(pairs, "without text", fmt.Sprintf("%d; the first: %s", n, *r.InferenceErr))
+		}
 	}
 	for _, k := range r.PassAtK {
 		pairs = append(pairs, fmt.Sprintf("pass@%d", k.K), fmt.Sprintf("%.2f %% (95 %% interval %.2f to %.2f)", 100*k.Rate, 100*k.Low, 100*k.High))

@@ -29,15 +29,16 @@ func (r inspectResult) Text(p *cli.Page) {
 	if len(r.Flags) > 0 {
 		format += " (" + strings.Join(r.Flags, ", ") + ")"
 	}
-	p.Pairs("file", r.File, "format", format, "architecture", r.Architecture, "parameters", cli.Count(r.ParamCount),
-		"tensors", cli.Count(int64(r.TensorCount)), "size", cli.Bytes(r.SizeBytes), "types", typesText(r.DTypes))
+	pairs := []string{"file", r.File, "format", format, "architecture", r.Architecture,
+		"parameters", cli.Count(r.ParamCount),
+		"tensors", cli.Count(int64(r.TensorCount)), "size", cli.Bytes(r.SizeBytes), "types", typesText(r.DTypes)}
 	if r.NotComputed != "" {
-		p.Pairs("computed", "not yet: the model has "+r.NotComputed+", and can be inspected and converted only")
+		pairs = append(pairs, "computed", "not yet: the model has "+r.NotComputed+", and can be inspected and converted only")
 	}
 	if r.SHA256 != nil {
-		p.Pairs("sha256", *r.SHA256)
+		pairs = append(pairs, "sha256", *r.SHA256)
 	}
-	p.Pairs("content", contentText[r.Content])
+	p.Pairs(append(pairs, "content", contentText[r.Content])...)
 	printFields(p, "configuration", r.Config)
 	printFields(p, "tokenizer", r.Tokenizer)
 	printFields(p, "provenance", r.Provenance)

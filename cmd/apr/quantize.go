@@ -28,7 +28,7 @@ type quantizeResult struct {
 
 // Text prints sizes and, for each type, how many tensors and the largest error.
 func (r quantizeResult) Text(p *cli.Page) {
-	p.Pairs("scheme", r.Scheme, "output", r.Output, "size", cli.Bytes(r.OriginalSize)+" → "+cli.Bytes(r.OutputSize))
+	p.Pairs("scheme", r.Scheme, "output", r.Output, "size", sizes(r.OriginalSize, r.OutputSize, r.Planned))
 	type group struct {
 		dtype, worst string
 		count        int

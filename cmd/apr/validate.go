@@ -29,7 +29,8 @@ func (r validateResult) Text(p *cli.Page) {
 	if !r.Valid {
 		verdict = p.Bad("not valid")
 	}
-	p.Printf("%s: %d errors, %d warnings, score %d\n", verdict, r.Errors, r.Validation.Warnings, r.Score)
+	p.Printf("%s: %s, %s, score %d\n", verdict, plural(r.Errors, "error"),
+		plural(r.Validation.Warnings, "warning"), r.Score)
 }
 
 func validateCommand() *cli.Command {

@@ -28,6 +28,16 @@ type Difference struct {
 // variables are settings that only the environment gives.
 var variables = map[string]string{"max_steps": "$APR_DISTILL_MAX_STEPS", "managed_memory": "$MANAGED_MEMORY"}
 
+// settingOf is the setting that only this variable gives; empty: there is none.
+func settingOf(variable string) string {
+	for setting, name := range variables {
+		if name == "$"+variable {
+			return setting
+		}
+	}
+	return ""
+}
+
 // Name is what a person calls the value: a setting by its flag.
 func (d Difference) Name() string {
 	kind, name, _ := strings.Cut(d.Key, ".")
@@ -147,7 +157,9 @@ func values(m *runlog.Manifest) map[string]any {
 		out["device."+k] = v
 	}
 	for k, v := range m.Environment {
-		out["environment."+k] = v
+		if _, told := out["config."+settingOf(k)]; !told {
+			out["environment."+k] = v
+		}
 	}
 	return out
 }

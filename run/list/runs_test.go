@@ -5,6 +5,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -134,6 +135,24 @@ func TestCompare(t *testing.T) {
 	}
 	if got := c.Metrics["control.kl"]; len(got) != 2 || got[0] != nil {
 		t.Errorf("the control's divergence is %v, want null", got)
+	}
+}
+
+// A setting that only a variable of the environment gives is one difference, not two.
+func TestCompareVariable(t *testing.T) {
+	record := func(steps float64, environment map[string]string) *runlog.Record {
+		config := map[string]runlog.Value{"max_steps": {Value: steps}}
+		return &runlog.Record{Manifest: &runlog.Manifest{Config: config, Environment: environment}}
+	}
+	c := runs.Compare([]*runlog.Record{
+		record(0, nil), record(2, map[string]string{"APR_DISTILL_MAX_STEPS": "2", "OMP_NUM_THREADS": "1"}),
+	})
+	var names []string
+	for _, d := range c.Differences {
+		names = append(names, d.Name())
+	}
+	if want := []string{"$APR_DISTILL_MAX_STEPS", "$OMP_NUM_THREADS"}; !slices.Equal(names, want) {
+		t.Errorf("%q, want %q", names, want)
 	}
 }
 
