@@ -111,8 +111,10 @@ func (r *Run) exportAdapter(a *adapter.Adapter, out *Outcome) error {
 	if r.Export == "" {
 		return nil
 	}
-	out.Exported = r.Export
-	return a.SaveGGUF(r.Export, r.in.studentConfig, r.Force)
+	if err := a.SaveGGUF(r.Export, r.in.studentConfig, r.replaces()); err != nil {
+		return err
+	}
+	return r.exported(out)
 }
 
 // export writes the student to the further path that --output named, in the format of its extension.
@@ -125,17 +127,26 @@ func (r *Run) export(w written, out *Outcome) error {
 	case ".gguf":
 		name := strings.TrimSuffix(filepath.Base(r.Export), ".gguf")
 		err = modelfile.SaveGGUF(r.Export, w.config, r.in.tokenizer, w.stored, modelfile.GGUFOrigin{Name: name,
-			Learned: r.in.learned(), Writers: r.in.writersOfStudent()}, r.Force)
+			Learned: r.in.learned(), Writers: r.in.writersOfStudent()}, r.replaces())
 	case ".safetensors":
-		err = copyFile(r.Export, r.dir.File(filepath.Join("student", "model.safetensors")), r.Force)
+		err = copyFile(r.Export, r.dir.File(filepath.Join("student", "model.safetensors")), r.replaces())
 	default:
-		err = copyFile(r.Export, r.dir.File("student.apr"), r.Force)
+		err = copyFile(r.Export, r.dir.File("student.apr"), r.replaces())
 	}
 	if err != nil {
 		return err
 	}
+	return r.exported(out)
+}
+
+// exported records the file, which the rest of the run may replace.
+func (r *Run) exported(out *Outcome) error {
+	sum, _, err := hashFile(r.Export)
+	if err != nil {
+		return err
+	}
 	out.Exported = r.Export
-	return nil
+	return r.dir.Event("record", exportedEvent, map[string]string{"path": r.Export, "sha256": sum}, "")
 }
 
 // stored returns the student's tensors as it was trained: blocks, or float32.

@@ -38,11 +38,31 @@ func (c Config) CheckOutputs() error {
 	if err := c.eachInput(o.check); err != nil || c.Export == "" {
 		return err
 	}
-	f, err := atomicfile.Create(c.Export, c.Force)
+	f, err := atomicfile.Create(c.Export, c.replaces())
 	if err != nil {
 		return err
 	}
 	return f.Close()
+}
+
+// exportedEvent is a run's record of the file that it wrote beside its directory, with its hash.
+const exportedEvent = "exported"
+
+// replaces reports whether the file to write may be there: that is forced, or it is as an earlier part of the run,
+// which was stopped in its control or its evaluation, left it.
+func (c Config) replaces() bool {
+	if c.Force || c.Resume == "" {
+		return c.Force
+	}
+	record, err := runlog.ReadStatus(c.Output)
+	if err != nil {
+		return false
+	}
+	sum, _, err := hashFile(c.Export)
+	return err == nil && slices.ContainsFunc(record.Events, func(e runlog.Event) bool {
+		detail, ok := e.Detail.(map[string]any)
+		return ok && e.Name == exportedEvent && detail["sha256"] == sum
+	})
 }
 
 // eachInput visits every file and folder that the run reads.
