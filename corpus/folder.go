@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -102,9 +103,23 @@ func (r *reader) entry(root *os.Root, rel, path string) error {
 		how = asRecords
 	case k == parquetFile:
 		how = asParquet
+	case k == jsonLines || k == commaTable || k == tabTable:
+		head := make([]byte, 4<<10)
+		n, _ := f.ReadAt(head, 0) // the text itself is read, and faults told, below
+		if looksLikeRecords(head[:n]) {
+			r.report.AsText = append(r.report.AsText, path)
+		}
 	}
 	return r.file(input{path: path, how: how, size: info.Size()}, f)
 }
+
+// recordHead is a beginning of JSON objects, or of a list of them, with a field of records, or a table's first line with
+// one.
+var recordHead = regexp.MustCompile(`^(?s:\s*\[?\s*\{.*?"(messages|conversations|prompt|completion|instruction|output|text)"\s*:)` +
+	`|^[^\n{\[]*\b(messages|conversations|prompt|completion|instruction|output|text)\b"?\s*[,\t\n]`)
+
+// looksLikeRecords reports whether a file of JSON or a table that begins so may hold records rather than settings.
+func looksLikeRecords(head []byte) bool { return recordHead.Match(bytes.TrimPrefix(head, utf8Mark)) }
 
 // notText is the reason for which a file of a folder is left out by its content.
 const notText = "not text"

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"apr/internal/fault"
@@ -28,5 +29,32 @@ func TestFolderWithoutText(t *testing.T) {
 	}
 	if err := read(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestRecordsAsText: files of a folder that are read as texts though they look like records are named; settings, and
+// what is read as records, are not.
+func TestRecordsAsText(t *testing.T) {
+	for name, x := range map[string]struct {
+		content string
+		told    bool
+	}{
+		"data.json":    {`[{"instruction": "a", "input": "", "output": "b"}]`, true},
+		"lines.json":   {"{\"prompt\": \"a\",\n\"completion\": \"b\"}", true},
+		"data.csv":     {"prompt,completion\na,b\n", true},
+		"quoted.csv":   {"\"id\",\"text\"\n1,b\n", true},
+		"package.json": {`{"name": "x", "version": "1"}`, false},
+		"list.json":    {`["prompt", "text"]`, false},
+		"numbers.csv":  {"x,y\n1,2\n", false},
+		"data.jsonl":   {`{"text": "a"}`, false},
+	} {
+		dir := t.TempDir()
+		path := filepath.Join(dir, name)
+		must(t, os.WriteFile(path, []byte(x.content), 0o600))
+		rep, err := Read(context.Background(), []string{dir}, ReadOptions{}, func(Document) error { return nil })
+		must(t, err)
+		if note := rep.RecordsAsText(); strings.Contains(note, path) != x.told || (note != "") != x.told {
+			t.Errorf("%s: %q", name, note)
+		}
 	}
 }

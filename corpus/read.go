@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 
 	"apr/internal/fault"
@@ -70,6 +71,9 @@ type Report struct {
 	Skipped    int64            `json:"skipped_files"`
 	SkippedIn  []Skip           `json:"skipped,omitempty"`
 
+	// AsText are files of folders whose beginning looks like records, and which were read as one text each.
+	AsText []string `json:"records_as_text,omitempty"`
+
 	Writers map[string]Written `json:"writers,omitempty"` // models that wrote records, by their identities; see RecordSum
 
 	inputs []input // files whose content decided what was read
@@ -114,6 +118,19 @@ func (r *Report) NotText() string {
 		what = "file is"
 	}
 	return fmt.Sprintf("%d %s left out, not text (NUL or bad UTF-8): %s", n, what, strings.Join(names, ", "))
+}
+
+// RecordsAsText says which files of folders were read as texts though they look like records; "" if none was.
+func (r *Report) RecordsAsText() string {
+	names := slices.Clone(r.AsText[:min(maxNamed, len(r.AsText))])
+	if more := len(r.AsText) - len(names); more > 0 {
+		names = append(names, fmt.Sprintf("%d more", more))
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return "read as one text each, though they look like records: " + strings.Join(names, ", ") +
+		"; of a folder, .jsonl and .parquet are read as records, and any file that is named itself"
 }
 
 // leftOut says what was left out of folders and why, and names the first of it; "" if nothing was.

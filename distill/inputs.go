@@ -445,6 +445,9 @@ func (in *inputs) encode(ctx context.Context, c Config, name string, paths []str
 		obs.Message("warning: %s", note)
 		detail += "; " + note
 	}
+	if note := report.RecordsAsText(); note != "" {
+		obs.Message("warning: %s", note)
+	}
 	if note := report.Empty(); note != "" {
 		obs.Message("warning: %s", note)
 	}

@@ -1,6 +1,9 @@
 package distill
 
 import (
+	"io/fs"
+	"maps"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -107,4 +110,37 @@ func TestEnsembleWithItsOwnStudent(t *testing.T) {
 			t.Errorf("%s: %s; %+v", name, r.said, r.findings.Findings)
 		}
 	}
+}
+
+// TestResumeBeyondTheData: data that end before the checkpoint's place are refused before the run's records change.
+func TestResumeBeyondTheData(t *testing.T) {
+	contracttest.Cases(t, 1)
+	c := smallConfig(t, 40)
+	c.Steps, c.BatchSize, c.SeqLen, c.CheckpointEvery, c.ChatTemplate = 3, 1, 16, 3, "chatml"
+	mustRun(t, c, 0)
+	before := filesOf(t, c.Output)
+	c.Data, c.EvalData, c.ValFraction = []string{writtenBy(t, "a.b.c", 1)}, nil, 0
+	c.Steps, c.Resume, c.AllowChanged = 5, ResumeAuto, true
+	if _, _, err := runOnce(t, c, 0, 0); err == nil || !strings.Contains(err.Error(), "E-CORPUS-022") {
+		t.Fatalf("error %v", err)
+	}
+	if after := filesOf(t, c.Output); !maps.Equal(before, after) {
+		t.Errorf("the run's records differ: before %d files, after %d", len(before), len(after))
+	}
+}
+
+// filesOf returns the files below a folder with what they hold.
+func filesOf(t *testing.T, dir string) map[string]string {
+	all := map[string]string{}
+	if err := fs.WalkDir(os.DirFS(dir), ".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		b, err := os.ReadFile(filepath.Join(dir, path))
+		all[path] = string(b)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return all
 }

@@ -88,6 +88,10 @@ func (r *Run) checkResume() error {
 			r.id = m.RunID
 		}
 	}
+	loader, err := r.in.loader(r.Config)
+	if err != nil {
+		return err
+	}
 	for _, name := range []string{LegStudent, LegControl} {
 		l := &leg{run: r, name: name}
 		st, f, from, err := l.find()
@@ -98,6 +102,9 @@ func (r *Run) checkResume() error {
 			continue
 		}
 		if err := errors.Join(l.mayContinue(st, from), f.Close()); err != nil {
+			return err
+		}
+		if err := loader.Seek(st.Position); err != nil {
 			return err
 		}
 	}

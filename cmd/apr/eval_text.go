@@ -171,6 +171,9 @@ func (o *evalOptions) read(ctx context.Context, tok *tokenizer.Tokenizer, e *cli
 	if note := report.NotText(); note != "" {
 		e.Log.Warn(note)
 	}
+	if note := report.RecordsAsText(); note != "" {
+		e.Log.Warn(note)
+	}
 	if o.cacheUse = &use; use.Problem != "" {
 		e.Log.Warn("cache of tokens: " + use.Problem)
 	}

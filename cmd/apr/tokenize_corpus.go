@@ -222,6 +222,9 @@ func tokenizeCorpus() *cli.Command {
 			if note := rep.Source.NotText(); note != "" {
 				e.Log.Warn(note)
 			}
+			if note := rep.Source.RecordsAsText(); note != "" {
+				e.Log.Warn(note)
+			}
 			return corpusResult{output, rep}, nil
 		},
 	}
