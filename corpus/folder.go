@@ -113,10 +113,12 @@ func (r *reader) entry(root *os.Root, rel, path string) error {
 	return r.file(input{path: path, how: how, size: info.Size()}, f)
 }
 
-// recordHead is a beginning of JSON objects, or of a list of them, with a field of records, or a table's first line with
-// one.
-var recordHead = regexp.MustCompile(`^(?s:\s*\[?\s*\{.*?"(messages|conversations|prompt|completion|instruction|output|text)"\s*:)` +
-	`|^[^\n{\[]*\b(messages|conversations|prompt|completion|instruction|output|text)\b"?\s*[,\t\n]`)
+// recordFields are names of fields of records.
+const recordFields = `(messages|conversations|prompt|completion|instruction|output|text)`
+
+// recordHead begins JSON objects, or a list of them, with a field of records, or a table whose first line has one.
+var recordHead = regexp.MustCompile(
+	`^(?s:\s*\[?\s*\{.*?"` + recordFields + `"\s*:)|^[^\n{\[]*\b` + recordFields + `\b"?\s*[,\t\n]`)
 
 // looksLikeRecords reports whether a file of JSON or a table that begins so may hold records rather than settings.
 func looksLikeRecords(head []byte) bool { return recordHead.Match(bytes.TrimPrefix(head, utf8Mark)) }
