@@ -19,7 +19,8 @@ Files:
   .json                  the same, or one array of objects
   .parquet               one row a record
   .csv, .tsv             a first line of column names, recognised as the fields of records are, but for lists; or --text-field
-  a folder               every file below it: .jsonl and .parquet as records, others as texts; hidden files, links, vendor and node_modules are left out
+  a folder               every file below it: .jsonl and .parquet as records, others as texts;
+                         hidden files, links, vendor and node_modules are left out
 Each file but Parquet may be compressed: .gz, .zst, .xz.
 
 Records are recognised by their fields, the first of these that a record has:
