@@ -97,7 +97,7 @@ func (r *reader) entry(root *os.Root, rel, path string) error {
 	if err != nil || !info.Mode().IsRegular() {
 		return fault.In(fault.NotFound, path, "changed while it was read").WithID("E-CORPUS-045")
 	}
-	how := asFolderText
+	how, records := asFolderText, false
 	switch k := format(rel); {
 	case k == jsonLines && !strings.HasSuffix(strings.ToLower(rel), ".json"):
 		how = asRecords
@@ -106,11 +106,9 @@ func (r *reader) entry(root *os.Root, rel, path string) error {
 	case k == jsonLines || k == commaTable || k == tabTable:
 		head := make([]byte, 4<<10)
 		n, _ := f.ReadAt(head, 0) // the text itself is read, and faults told, below
-		if looksLikeRecords(head[:n]) {
-			r.report.AsText = append(r.report.AsText, path)
-		}
+		records = looksLikeRecords(head[:n])
 	}
-	return r.file(input{path: path, how: how, size: info.Size()}, f)
+	return r.file(input{path: path, how: how, size: info.Size(), records: records}, f)
 }
 
 // recordFields are names of fields of records.

@@ -32,8 +32,8 @@ func TestFolderWithoutText(t *testing.T) {
 	}
 }
 
-// TestRecordsAsText: files of a folder that are read as texts though they look like records are named; settings, and
-// what is read as records, are not.
+// TestRecordsAsText: a file of a folder that looks like records and is read as a text is named. A file of settings is
+// not named, and neither is a file that is read as records.
 func TestRecordsAsText(t *testing.T) {
 	for name, x := range map[string]struct {
 		content string
@@ -55,6 +55,19 @@ func TestRecordsAsText(t *testing.T) {
 		must(t, err)
 		if note := rep.RecordsAsText(); strings.Contains(note, path) != x.told || (note != "") != x.told {
 			t.Errorf("%s: %q", name, note)
+		}
+	}
+}
+
+// TestRecordsAsTextFromCache: text that comes from the cache of tokens has the same warning as text that was read.
+func TestRecordsAsTextFromCache(t *testing.T) {
+	dir, c, enc := t.TempDir(), newCache(t), newIdentified("a")
+	path := filepath.Join(dir, "data.json")
+	must(t, os.WriteFile(path, []byte(`[{"prompt": "a b c", "completion": "d e f"}]`), 0o600))
+	for i, state := range []string{CacheWritten, CacheHit} {
+		_, report, use := load(t, c, enc, options, dir)
+		if note := report.RecordsAsText(); use.State != state || !strings.Contains(note, path) {
+			t.Errorf("load %d: %+v, note %q", i, use, note)
 		}
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 
 	"apr/internal/fault"
@@ -71,9 +70,6 @@ type Report struct {
 	Skipped    int64            `json:"skipped_files"`
 	SkippedIn  []Skip           `json:"skipped,omitempty"`
 
-	// AsText are files of folders whose beginning looks like records, and which were read as one text each.
-	AsText []string `json:"records_as_text,omitempty"`
-
 	Writers map[string]Written `json:"writers,omitempty"` // models that wrote records, by their identities; see RecordSum
 
 	inputs []input // files whose content decided what was read
@@ -122,12 +118,17 @@ func (r *Report) NotText() string {
 
 // RecordsAsText says which files of folders were read as texts though they look like records; "" if none was.
 func (r *Report) RecordsAsText() string {
-	names := slices.Clone(r.AsText[:min(maxNamed, len(r.AsText))])
-	if more := len(r.AsText) - len(names); more > 0 {
-		names = append(names, fmt.Sprintf("%d more", more))
+	var names []string
+	for _, in := range r.inputs {
+		if in.records && in.skip == "" {
+			names = append(names, in.path)
+		}
 	}
 	if len(names) == 0 {
 		return ""
+	}
+	if more := len(names) - maxNamed; more > 0 {
+		names = append(names[:maxNamed], fmt.Sprintf("%d more", more))
 	}
 	return "read as one text each, though they look like records: " + strings.Join(names, ", ") +
 		"; of a folder, .jsonl and .parquet are read as records, and any file that is named itself"
@@ -221,12 +222,13 @@ func Read(ctx context.Context, paths []string, opt ReadOptions, yield func(Docum
 
 // reader is the state of one Read.
 type reader struct {
-	ctx    context.Context
-	opt    ReadOptions
-	yield  func(Document) error
-	report *Report
-	how    way  // in which the present file is read
-	spread bool // a file began with a record that does not end on its line
+	ctx     context.Context
+	opt     ReadOptions
+	yield   func(Document) error
+	report  *Report
+	how     way  // in which the present file is read
+	records bool // the present file looks like records
+	spread  bool // a file began with a record that does not end on its line
 
 	// look, if not nil, is called with each file instead of reading documents, and with each entry that is left out.
 	look func(input, *os.File) error
@@ -251,6 +253,8 @@ type input struct {
 	size int64
 	sum  string // SHA-256 in hexadecimal; "": not looked at, or its start alone showed that it is not text
 	skip string // why it was left out
+
+	records bool // it looks like records, and is read as one text
 }
 
 // document hands d on.
@@ -362,7 +366,7 @@ func (r *reader) file(in input, f *os.File) error {
 	if r.look != nil {
 		return r.look(in, f)
 	}
-	r.how = in.how
+	r.how, r.records = in.how, in.records
 	switch in.how {
 	case asRecords:
 		return r.jsonLines(in.path, f, in.size)
@@ -459,7 +463,8 @@ func (r *reader) finish(path string, h *hashed) error {
 	}
 	file := File{Path: path, Bytes: int64(h.size), SHA256: h.hex()}
 	r.report.Files = append(r.report.Files, file)
-	r.report.inputs = append(r.report.inputs, input{path: path, how: r.how, size: file.Bytes, sum: file.SHA256})
+	r.report.inputs = append(r.report.inputs, input{
+		path: path, how: r.how, size: file.Bytes, sum: file.SHA256, records: r.records})
 	return nil
 }
 
