@@ -22,10 +22,10 @@ type holding struct {
 	rounding float64 // the largest relative rounding error of the types that W is stored in
 }
 
-// within returns how much the number may differ from what is expected; 0: nothing can be said. It is a quarter where
-// errors of a tenth of W, which codes of a few bits make, change the number by less than a thirtieth. A smaller
-// adapter is judged only in a model whose types change the number by less than a thousandth. If the values of W were
-// in codes before, the number is off by more, and as close as this to what is expected once in a thousand times.
+// within returns the tolerance of times: 0 if nothing can be said. For a large adapter it is 0.25: codes of a few bits,
+// with errors of a tenth of W, change times by less than a thirtieth. A small adapter is judged only in a model whose
+// types change times by at most a thousandth. A float32 model whose values once were codes has larger errors: it is
+// refused by mistake about once in a thousand times.
 func (h holding) within() float64 {
 	if !h.known {
 		return 0

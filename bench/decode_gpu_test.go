@@ -254,8 +254,8 @@ func decodeBandwidth(t *testing.T, shape string, scheme convert.Scheme, share fl
 	return g.Decoding
 }
 
-// tokenOperations shows the operations of tokens that follow a prompt of 64, launched one by one, with the choice of the next,
-// what those of one take together, and how long the host takes to ask for one.
+// tokenOperations launches the operations of tokens one by one, after a prompt of 64, and shows the time of each, the choice
+// of the next token included. It also shows the sum over one token, and how long the host takes to launch one token's layers.
 func tokenOperations(t *testing.T, d *cuda.Device, m *model.Model) {
 	t.Helper()
 	const tokens = 10

@@ -185,8 +185,8 @@ const whichCommand = "Which command? export: the model leaves apr, for llama.cpp
 	"the rounding errors. convert: the same model in another format. import: check a model of another program and keep it\n" +
 	"as one .apr file."
 
-// sizes says how many bytes of tensors there were, and what is written: planned, tensors alone; else with all that is
-// beside them.
+// sizes returns the sizes of input and output as text. from is the bytes of the input's tensors. to is the bytes of the
+// output's tensors where the output is only planned, else of its whole files.
 func sizes(from, to int64, planned bool) string {
 	if planned {
 		return cli.Bytes(from) + " → " + cli.Bytes(to) + " of tensors"

@@ -190,8 +190,8 @@ func (o *runOptions) chatTemplate(e *cli.Env, f *modelfile.Files) (*tokenizer.Ch
 	return chat, nil
 }
 
-// warnUnended warns of a chat template whose end of an answer is no token: the model's own, or that of
-// --chat-template.
+// warnUnended warns if a chat template ends an answer with a mark that is no token of the vocabulary. The template is
+// the model's own with option "auto", else the one of --chat-template.
 func warnUnended(e *cli.Env, f *modelfile.Files, tok *tokenizer.Tokenizer, option string, chat *tokenizer.Chat) {
 	if option == "auto" {
 		warn(e, f.CheckTemplate(tok))

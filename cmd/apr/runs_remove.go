@@ -149,7 +149,7 @@ func (all runsRemoved) remove(e *cli.Env, yes bool) (err error) {
 	return failed
 }
 
-// question names all runs, and counts what is in them.
+// question asks whether the runs shall be removed: with the name of each, the number of their files and their bytes.
 func (all runsRemoved) question() string {
 	if len(all.Runs) == 1 {
 		r := all.Runs[0]

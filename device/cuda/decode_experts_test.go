@@ -66,7 +66,8 @@ func (b *decodeBench) loaded(s stacked, experts int) device.Weight {
 }
 
 // router returns a router w, and turned, which is w with its rows moved on by one. Over normed rows the logits of w are about as
-// far apart as a trained router's. With ties there are so many different rows, each twice, and again from the first on.
+// far apart as a trained router's. With ties the router has only
+// so many different rows: each stands twice in a row, and after the last one they begin again.
 func (b *decodeBench) router(experts, cols, ties int) (w, turned device.Weight) {
 	v := b.values(experts*cols, 2/math.Sqrt(float64(cols)))
 	for e, rows := 0, slices.Clone(v); ties > 0 && e < experts; e++ {
